@@ -855,9 +855,9 @@ def test_no_text_takes_much_longer_than_ordinary_text_of_the_same_length(what: s
 
 def _count_yields(value: Any) -> int:
     """Return how often other work could be done meanwhile."""
-    looks: list[None] = []
-    find(value, KNOWN, lambda: looks.append(None))
-    return len(looks)
+    calls: list[None] = []
+    find(value, KNOWN, lambda: calls.append(None))
+    return len(calls)
 
 
 def test_violations_are_located_among_many_texts() -> None:

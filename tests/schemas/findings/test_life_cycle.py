@@ -110,7 +110,7 @@ def test_any_sequence_of_runs_agrees_with_a_simple_model(posts: list[Posted], fi
 
 
 @pytest.mark.parametrize(
-    ("status", "status_code", "looks"),
+    ("status", "status_code", "is_visit"),
     [
         ("completed", None, True),
         ("completed", 200, True),
@@ -127,8 +127,10 @@ def test_any_sequence_of_runs_agrees_with_a_simple_model(posts: list[Posted], fi
         ("running", 200, False),
     ],
 )
-def test_a_page_counts_as_visited_if_a_completed_run_received_it(status: str, status_code: int | None, looks: bool) -> None:
-    assert counts_as_visit(status, status_code) is looks
+def test_a_page_counts_as_visited_if_a_completed_run_received_it(
+    status: str, status_code: int | None, is_visit: bool
+) -> None:
+    assert counts_as_visit(status, status_code) is is_visit
 
 
 @pytest.mark.parametrize(

@@ -307,10 +307,10 @@ class AnyLookup(FakeResolver):
 
 def _run_worker() -> object:
     """Do what a request waits for: send a ping, or validate a target."""
-    order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
+    order, job = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
         order and pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now()),
-        look and validations.finish(look, Validation(), utc_now(), "worker:test"),
+        job and validations.finish(job, Validation(), utc_now(), "worker:test"),
     )
 
 

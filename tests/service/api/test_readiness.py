@@ -40,7 +40,7 @@ def scene(customer: Customer, tmp_path: Path) -> ReadinessScene:
     return ReadinessScene(TestClient(create_app(settings, wake_ups, FakeResolver({}))), wake_ups, tmp_path)
 
 
-def redis_away(scene: ReadinessScene) -> None:
+def redis_unavailable(scene: ReadinessScene) -> None:
     scene.wake_ups.is_connected = False
 
 
@@ -54,7 +54,7 @@ def silent_worker(_: ReadinessScene) -> None:
 
 
 def nothing_to_deliver_with(scene: ReadinessScene) -> None:
-    redis_away(scene)
+    redis_unavailable(scene)
     no_worker(scene)
 
 
@@ -82,7 +82,7 @@ NOT_CHECKED = {"schema": "unknown", "keys": "unknown", "workers": "unknown"}
 CASES: dict[str, tuple[Callable[[ReadinessScene], None], int, str, dict[str, str]]] = {
     "nothing": (lambda _: None, 200, "ok", {}),
     # Requests succeed; deliveries wait for the sweep, or for a worker.
-    "Redis away": (redis_away, 200, "degraded", {"redis": "unavailable"}),
+    "Redis away": (redis_unavailable, 200, "degraded", {"redis": "unavailable"}),
     "no worker": (no_worker, 200, "degraded", {"workers": "unavailable"}),
     "a worker not seen lately": (silent_worker, 200, "degraded", {"workers": "unavailable"}),
     "both": (nothing_to_deliver_with, 200, "degraded", {"redis": "unavailable", "workers": "unavailable"}),

@@ -52,9 +52,9 @@ def test_with_a_base_url_the_ticket_and_the_page_link_the_screenshot(customer: C
     assert record["ticket"]["evidence"]["screenshot"] == f"{BASE}/7/home%20page.png"
     assert rows("SELECT screenshot_path FROM page_results") == [("7/home page.png",)]
     page = page_of(client, customer, export_id)
-    away = 'rel="noreferrer noopener nofollow" target="_blank"'
-    assert f'<a href="{BASE}/7/home%20page.png" {away}>Open the screenshot at artifacts.example.com</a>' in page
-    assert f'<a href="https://rules.example.com/label" {away}>About this rule at rules.example.com</a>' in page
+    link_attributes = 'rel="noreferrer noopener nofollow" target="_blank"'
+    assert f'<a href="{BASE}/7/home%20page.png" {link_attributes}>Open the screenshot at artifacts.example.com</a>' in page
+    assert f'<a href="https://rules.example.com/label" {link_attributes}>About this rule at rules.example.com</a>' in page
 
 
 def test_without_a_base_url_the_screenshot_is_text_and_a_later_base_url_links_it(customer: Customer, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_an_unavailable_database_is_reported_in_time_and_its_values_are_omitted(
     postgres_server.stop()
     try:
         began = time.monotonic()
-        away = scraped(client)
+        unavailable = scraped(client)
         took_s = time.monotonic() - began
     finally:
         postgres_server.start()
@@ -96,13 +96,13 @@ def test_an_unavailable_database_is_reported_in_time_and_its_values_are_omitted(
 
     # Prometheus times out after ten seconds.
     assert took_s < 10
-    assert {name for name in away if not name.startswith("riskrelay_build_info")} == {
+    assert {name for name in unavailable if not name.startswith("riskrelay_build_info")} == {
         "riskrelay_redis_up",
         "riskrelay_database_up",
         "riskrelay_disk_free_bytes",
         "riskrelay_disk_full",
     }
-    assert away["riskrelay_database_up"] == 0
+    assert unavailable["riskrelay_database_up"] == 0
     assert (back["riskrelay_database_up"], back["riskrelay_exports|prepared"]) == (1, 0)
 
 

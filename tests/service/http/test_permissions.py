@@ -561,10 +561,10 @@ def _signed(header: str, secret: str) -> Offer:
 
 def _run_worker() -> object:
     """Do the work that a request waits for: a ping, or the validation of a target."""
-    order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
+    order, job = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
         order and pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now()),
-        look and validations.finish(look, Validation(), utc_now(), "worker:test"),
+        job and validations.finish(job, Validation(), utc_now(), "worker:test"),
     )
 
 

@@ -364,8 +364,8 @@ def test_a_rejection_that_could_not_be_written_waits_unless_there_is_a_newer_one
     post(client, RESULTS, {})
     open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
     assert not recorder.write()
-    away = post(client, RESULTS, {"X-Scanner-Secret": "any"})
-    assert away.status_code == 503
+    unavailable = post(client, RESULTS, {"X-Scanner-Secret": "any"})
+    assert unavailable.status_code == 503
     assert not recorder.write()
     open_database(sqlite_url)
     assert recorder.write()
@@ -373,7 +373,7 @@ def test_a_rejection_that_could_not_be_written_waits_unless_there_is_a_newer_one
         kept = rejections.last()
     assert kept[InboundSource.EMAIL].request_id == email
     assert (stored_request_id(kept), kept[InboundSource.SCANNER].code) == (
-        away.headers["x-request-id"],
+        unavailable.headers["x-request-id"],
         "SERVICE_UNAVAILABLE",
     )
     close_database()

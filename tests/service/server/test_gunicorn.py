@@ -409,14 +409,14 @@ def test_two_idempotency_keys_of_a_change_are_refused_and_change_nothing(service
 def test_connections_that_were_busy_at_the_limit_are_closed_later_for_new_ones(postgres_url: str, tmp_path: Path) -> None:
     """All wait for a lock held by the test, so none can be disconnected; after their responses, they keep their slots."""
     customer, places = customer_in(postgres_url), 3
-    asking = raw(b"GET", EXPORTS.encode(), *(f"{name}: {value}".encode() for name, value in customer.bearer.items()))
+    poll_request = raw(b"GET", EXPORTS.encode(), *(f"{name}: {value}".encode() for name, value in customer.bearer.items()))
     small = {**settings(tmp_path, postgres_url, customer), "WEB_PROCESSES": "1", "WEB_THREADS": str(places)}
     with Service(small) as service, ExitStack() as kept, psycopg.connect(postgres_url) as holder:
         holder.execute("LOCK TABLE exports IN ACCESS EXCLUSIVE MODE")
         clients = []
         for number in range(places):
             clients.append(kept.enter_context(service.connect()))
-            clients[-1].sendall(asking)
+            clients[-1].sendall(poll_request)
             wait_until(partial(_waiting, postgres_url, number + 1))
         holder.rollback()
         assert [read_response(client).status for client in clients] == [200] * places

@@ -277,10 +277,10 @@ def test_ended_sessions_are_not_read_by_sign_ins_or_the_list(principal: TokenPri
     with statements() as asked:
         sessions.begin(principal, BROWSER, NOW)
         sessions.list_live(NOW, 51, account_id=customer.account_id)
-    looks = [each for each in asked if "FROM console_sessions" in each.sql and "INTO audit_entries" not in each.sql]
-    assert len(looks) == 2
-    for look in looks:
-        assert {"console_sessions_open", "console_sessions_newest"} & indexes_read(look)
+    lookups = [each for each in asked if "FROM console_sessions" in each.sql and "INTO audit_entries" not in each.sql]
+    assert len(lookups) == 2
+    for lookup in lookups:
+        assert {"console_sessions_open", "console_sessions_newest"} & indexes_read(lookup)
 
 
 # --- sessions of users without a token

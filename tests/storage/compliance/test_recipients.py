@@ -66,13 +66,13 @@ def found() -> dict[str, Recipient]:
 
 @pytest.mark.parametrize("is_accepted", [True, False])
 def test_the_audit_log_names_the_targets_that_accepted_a_redaction(customer: Customer, is_accepted: bool) -> None:
-    asking, silent = delivered(customer, *ALL_EVENTS), delivered(customer, "ticket.fixed")
-    redact(asking, silent)
-    assert [(each.status, each.task) for each in found().values() if each.export_id == asking] == [
+    subscribed, silent = delivered(customer, *ALL_EVENTS), delivered(customer, "ticket.fixed")
+    redact(subscribed, silent)
+    assert [(each.status, each.task) for each in found().values() if each.export_id == subscribed] == [
         (TicketEventStatus.PENDING, None)
     ]
     EventWorker(Outcome(status=200 if is_accepted else 422, timings=Timings(total_ms=1))).run()
-    first = found()[asking]
+    first = found()[subscribed]
     assert first.status is (TicketEventStatus.DELIVERED if is_accepted else TicketEventStatus.FAILED)
     assert (first.task is None) is is_accepted
     assert (first.proof is not None) is is_accepted

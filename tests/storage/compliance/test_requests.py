@@ -118,9 +118,9 @@ def test_a_claimed_request_cannot_be_claimed_again_until_its_lease_expires(datab
     receive()
     held = claimed()
     assert compliance_requests.claim_next(LAPSED - timedelta(milliseconds=1)) is None
-    heir = compliance_requests.claim_next(LAPSED)
-    assert heir is not None
-    assert (heir.id, heir.attempt) == (held.id, 2)
+    successor = compliance_requests.claim_next(LAPSED)
+    assert successor is not None
+    assert (successor.id, successor.attempt) == (held.id, 2)
 
 
 def test_a_renewed_lease_is_not_taken_over(database: str) -> None:
@@ -130,9 +130,9 @@ def test_a_renewed_lease_is_not_taken_over(database: str) -> None:
         compliance_requests.renew(held, {"exports": 2, "findings": 0}, later)
     assert compliance_requests.claim_next(LAPSED) is None
     assert dict(compliance_requests.get(held.id).counts) == {"exports": 2}
-    heir = compliance_requests.claim_next(later + timedelta(seconds=LEASE_S))
-    assert heir is not None
-    assert dict(heir.counts) == {"exports": 2}
+    successor = compliance_requests.claim_next(later + timedelta(seconds=LEASE_S))
+    assert successor is not None
+    assert dict(successor.counts) == {"exports": 2}
 
 
 @pytest.mark.parametrize("claims_another", [True, False])
@@ -144,9 +144,9 @@ def test_the_holder_of_an_expired_lease_writes_nothing_once_a_request_of_the_sho
     if claims_another:
         # It has waited longer than the request whose lease lapsed, so it is claimed first.
         receive(Topic.DATA_REQUEST, BOB)
-    heir = compliance_requests.claim_next(LAPSED)
-    assert heir is not None
-    assert (heir.id != held.id) is claims_another
+    successor = compliance_requests.claim_next(LAPSED)
+    assert successor is not None
+    assert (successor.id != held.id) is claims_another
     before = stored()
     with pytest.raises(LeaseLost), transaction():
         compliance_requests.renew(held, {"exports": 1}, LAPSED)

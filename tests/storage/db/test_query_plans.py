@@ -78,17 +78,17 @@ def require_no_scan(found: list[SqlStatement]) -> None:
 
 
 def test_the_search_for_due_targets_reads_only_waiting_exports(target_ids: list[str]) -> None:
-    [look] = asked(throttle_state_sql.due, "", 256, utc_now())
+    [statement] = asked(throttle_state_sql.due, "", 256, utc_now())
 
-    require_no_scan([look])
-    assert indexes_read(look) & OF_EXPORTS == {"exports_waiting"}, plan_of(look)
+    require_no_scan([statement])
+    assert indexes_read(statement) & OF_EXPORTS == {"exports_waiting"}, plan_of(statement)
 
 
 def test_the_search_for_due_targets_begins_after_the_given_target(target_ids: list[str]) -> None:
-    [look] = asked(throttle_state_sql.due, target_ids[5], 256, utc_now())
+    [statement] = asked(throttle_state_sql.due, target_ids[5], 256, utc_now())
 
-    require_no_scan([look])
-    assert indexes_read(look) & OF_EXPORTS == {"exports_waiting"}, plan_of(look)
+    require_no_scan([statement])
+    assert indexes_read(statement) & OF_EXPORTS == {"exports_waiting"}, plan_of(statement)
 
 
 def test_a_claim_reads_the_due_exports_of_its_targets_alone(target_ids: list[str]) -> None:

@@ -52,7 +52,7 @@ def test_frozen_bytes_can_be_read_only_by_their_account(customer: Customer) -> N
 
 
 @pytest.fixture(scope="module")
-def crowded(module_database: Path) -> tuple[Customer, str]:
+def many_exports(module_database: Path) -> tuple[Customer, str]:
     """An account with many exports and findings, and one of its targets with many failed exports; with statistics."""
     customer = make_customer()
     [target_id, *_] = many_targets(customer, 0, TARGETS, "https://tracker.example.com/hook")
@@ -90,9 +90,9 @@ def require_no_scan(statement: SqlStatement) -> None:
 
 @pytest.mark.parametrize("before", [None, "exp_00000001000000000000001500"])
 def test_a_list_for_one_target_or_project_is_read_from_its_own_index(
-    before: str | None, crowded: tuple[Customer, str]
+    before: str | None, many_exports: tuple[Customer, str]
 ) -> None:
-    customer, target_id = crowded
+    customer, target_id = many_exports
     for wanted, indexes in (
         (ExportQuery(target_ids=(target_id,)), {"exports_account_target"}),
         (ExportQuery(target_ids=(target_id,), statuses=("exported",), severities=("info",)), {"exports_account_target"}),
@@ -105,8 +105,8 @@ def test_a_list_for_one_target_or_project_is_read_from_its_own_index(
         require_no_scan(statement)
 
 
-def test_the_statements_of_an_export_page_read_only_one_export(crowded: tuple[Customer, str]) -> None:
-    customer, target_id = crowded
+def test_the_statements_of_an_export_page_read_only_one_export(many_exports: tuple[Customer, str]) -> None:
+    customer, target_id = many_exports
     [(export_id,)] = rows("SELECT id FROM exports WHERE target_id = ? ORDER BY id LIMIT 1", (target_id,))
     for statement in (
         asked(queries.get, export_id, customer.account_id),

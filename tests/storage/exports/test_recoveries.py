@@ -194,9 +194,9 @@ def test_a_recovery_is_leased_by_its_starter_until_the_lease_expires(customer: C
     assert recoveries.advance(held, at(LEASE_S - 1)).processed == 1
     assert not LeasedJobs(RecoveryRow).any_waiting(at(LEASE_S))
     assert LeasedJobs(RecoveryRow).any_waiting(at(2 * LEASE_S - 1))
-    heir = recoveries.claim_next(at(2 * LEASE_S - 1))
-    assert heir is not None
-    assert (heir.id, heir.lease != held.lease) == (held.id, True)
+    successor = recoveries.claim_next(at(2 * LEASE_S - 1))
+    assert successor is not None
+    assert (successor.id, successor.lease != held.lease) == (held.id, True)
     assert recoveries.claim_next(at(2 * LEASE_S - 1)) is None
 
 
@@ -206,12 +206,12 @@ def test_a_recovery_is_continued_by_a_new_holder_and_the_former_one_changes_noth
     ids = make_failed(customer, target.id, BATCH_SIZE + 3)
     held = begin(target)
     recoveries.advance(held, NOW)
-    heir = recoveries.claim_next(at(LEASE_S))
-    assert heir is not None
+    successor = recoveries.claim_next(at(LEASE_S))
+    assert successor is not None
     before = recoveries.get(held.id)
     assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
     assert (recoveries.get(held.id), len(retried())) == (before, BATCH_SIZE)
-    assert work(heir, at(LEASE_S)) == [JobBatch(BatchProgress.MORE, 3, 3), JobBatch(BatchProgress.FINISHED)]
+    assert work(successor, at(LEASE_S)) == [JobBatch(BatchProgress.MORE, 3, 3), JobBatch(BatchProgress.FINISHED)]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
     assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
 
@@ -227,19 +227,19 @@ def test_a_released_recovery_is_claimed_at_once_and_released_only_by_its_holder(
     held = begin(target)
     recoveries.release(held, at(1))
     assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LEASE_LOST)
-    heir = recoveries.claim_next(at(1))
-    assert heir is not None
+    successor = recoveries.claim_next(at(1))
+    assert successor is not None
     recoveries.release(held, at(1))
     assert not LeasedJobs(RecoveryRow).any_waiting(at(1))
-    assert work(heir, at(1))[-1].progress is BatchProgress.FINISHED
-    recoveries.release(heir, at(1))
+    assert work(successor, at(1))[-1].progress is BatchProgress.FINISHED
+    recoveries.release(successor, at(1))
     assert not LeasedJobs(RecoveryRow).any_waiting(at(3600))
 
 
 def test_concurrent_workers_recover_each_export_once(customer: Customer, target: Target) -> None:
     ids = make_failed(customer, target.id, 2 * BATCH_SIZE + 5)
     held = begin(target)
-    start, looks = threading.Barrier(6), itertools.count(1)
+    start, claim_numbers = threading.Barrier(6), itertools.count(1)
 
     def race(_number: int) -> int:
         moved = 0
@@ -247,9 +247,9 @@ def test_concurrent_workers_recover_each_export_once(customer: Customer, target:
             start.wait()
             while recoveries.get(held.id).status == "running":
                 # Each claim comes after the lease of the previous holder has lapsed.
-                now = at(next(looks) * (LEASE_S + 1))
-                heir = recoveries.claim_next(now)
-                moved += recoveries.advance(heir, now).processed if heir else 0
+                now = at(next(claim_numbers) * (LEASE_S + 1))
+                successor = recoveries.claim_next(now)
+                moved += recoveries.advance(successor, now).processed if successor else 0
         return moved
 
     with ThreadPoolExecutor(6) as pool:
@@ -305,10 +305,10 @@ def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     recovery = recoveries.get(held.id)
     assert (recovery.status, recovery.done, len(retried())) == ("running", BATCH_SIZE, BATCH_SIZE)
     assert not LeasedJobs(RecoveryRow).any_waiting(at(1 + HALTED_RETRY_S - 0.001))
-    heir = recoveries.claim_next(at(1 + HALTED_RETRY_S))
-    assert heir is not None
+    successor = recoveries.claim_next(at(1 + HALTED_RETRY_S))
+    assert successor is not None
     set_status(target, "active")
-    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MORE, BatchProgress.FINISHED]
+    assert [step.progress for step in work(successor, at(60))] == [BatchProgress.MORE, BatchProgress.FINISHED]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
 

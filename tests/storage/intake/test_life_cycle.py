@@ -125,13 +125,13 @@ VISITS: dict[str, tuple[dict[str, Any], bool]] = {
 
 @pytest.mark.parametrize("name", VISITS)
 def test_only_completed_runs_that_checked_the_page_for_the_rule_count_as_missed(customer: Customer, name: str) -> None:
-    look, is_counted = VISITS[name]
+    visit, is_counted = VISITS[name]
     post(customer, 1, "csp")
-    post(customer, 2, **look)
+    post(customer, 2, **visit)
     assert life_cycles() == {"csp": (1 if is_counted else 0, False, 0)}
     # A run that does not count does not reset the count either.
     post(customer, 3)
-    post(customer, 4, **look)
+    post(customer, 4, **visit)
     assert life_cycles()["csp"][1] is True if is_counted else life_cycles() == {"csp": (1, False, 0)}
 
 

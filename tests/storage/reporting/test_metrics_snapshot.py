@@ -256,11 +256,11 @@ def test_an_unavailable_database_is_reported_and_the_counts_are_kept_until_it_is
     make_exports(make_customer(), 2)
     before = take_snapshot(NOW, None)
     open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
-    away = take_snapshot(in_s(15), before)
+    unavailable = take_snapshot(in_s(15), before)
     close_database()
 
-    assert (away.is_up, away.at) == (False, to_ms(in_s(15)))
-    assert (away.exports, away.exports_at) == (before.exports, before.exports_at)
+    assert (unavailable.is_up, unavailable.at) == (False, to_ms(in_s(15)))
+    assert (unavailable.exports, unavailable.exports_at) == (before.exports, before.exports_at)
 
 
 # --- one process takes snapshots for all --------------------------------------
@@ -413,10 +413,10 @@ def test_an_unfinished_count_is_continued_by_another_process(customer: Customer,
     many_targets(customer, 0, 1, "https://tracker.example.com/")
     many_finished(customer, 0, COUNT_BATCH + 10, (0, 1), NOW)
 
-    def look(now: datetime, last: MetricsSnapshot | None) -> MetricsSnapshot:
+    def unfinished_snapshot(now: datetime, last: MetricsSnapshot | None) -> MetricsSnapshot:
         return metrics_snapshot.take_snapshot(now, last, 0.0)
 
-    SnapshotCache(tmp_path / "snapshot.json", look).figures(NOW)
-    figures = SnapshotCache(tmp_path / "snapshot.json", look).figures(in_s(60))
+    SnapshotCache(tmp_path / "snapshot.json", unfinished_snapshot).figures(NOW)
+    figures = SnapshotCache(tmp_path / "snapshot.json", unfinished_snapshot).figures(in_s(60))
     assert figures is not None
     assert figures.exports == {"exported": COUNT_BATCH + 10}

@@ -52,9 +52,9 @@ def claim(now: datetime) -> ValidationJob | None:
 
 
 def claimed(now: datetime) -> ValidationJob:
-    look = claim(now)
-    assert look is not None
-    return look
+    job = claim(now)
+    assert job is not None
+    return job
 
 
 def state(target: Target) -> tuple[Any, ...]:
@@ -74,8 +74,8 @@ def test_a_new_target_is_validated_a_day_after_its_creation(customer: Customer) 
     request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", None, "Tracker", None)
     target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:test")
     assert claim(NOW + DAY - MOMENT) is None
-    look = claimed(NOW + DAY)
-    assert (look.target_id, look.base_url) == (target.id, target.base_url)
+    job = claimed(NOW + DAY)
+    assert (job.target_id, job.base_url) == (target.id, target.base_url)
 
 
 def test_a_validated_target_is_validated_again_a_day_later(target: Target) -> None:
@@ -189,8 +189,8 @@ def test_concurrent_workers_validate_each_target_once(customer: Customer) -> Non
     def take_all(_: int) -> list[str]:
         taken = []
         with connection():
-            while look := claim(NOW + DAY):
-                taken.append(look.target_id)
+            while job := claim(NOW + DAY):
+                taken.append(job.target_id)
         return taken
 
     with ThreadPoolExecutor(8) as pool:
@@ -215,11 +215,11 @@ def test_the_validation_of_a_dead_worker_is_repeated_by_another(target: Target, 
 
 
 def test_a_request_during_a_validation_gets_the_result_of_that_validation(target: Target) -> None:
-    look = claimed(NOW + DAY)
+    job = claimed(NOW + DAY)
     asked_at = ask(target, NOW + DAY)
     assert validations.get(target.id, asked_at, NOW + DAY) == RequestedValidation(has_begun=True, is_over=False)
     assert claim(NOW + DAY) is None
-    validations.finish(look, Validation(), NOW + DAY, "worker")
+    validations.finish(job, Validation(), NOW + DAY, "worker")
     assert validations.get(target.id, asked_at, NOW + DAY).is_over
     assert claim(NOW + DAY + timedelta(hours=1)) is None
 
@@ -227,22 +227,22 @@ def test_a_request_during_a_validation_gets_the_result_of_that_validation(target
 def test_two_requests_wait_for_the_same_validation(target: Target) -> None:
     first, second = ask(target, NOW), ask(target, LATER)
     assert first == second == NOW
-    look = claimed(LATER)
+    job = claimed(LATER)
     assert claim(LATER) is None
-    validations.finish(look, Validation(), LATER, "worker")
+    validations.finish(job, Validation(), LATER, "worker")
     assert validations.get(target.id, first, LATER).is_over
 
 
 def test_a_late_result_counts_if_no_other_validation_has_begun(target: Target) -> None:
-    look = claimed(NOW + DAY)
-    assert validations.finish(look, Validation("connect_timeout"), NOW + 2 * DAY, "worker")
+    job = claimed(NOW + DAY)
+    assert validations.finish(job, Validation("connect_timeout"), NOW + 2 * DAY, "worker")
     assert state(target)[:3] == ("failed", "connect_timeout", NOW + 2 * DAY)
 
 
 def test_a_result_is_written_once(target: Target) -> None:
-    look = claimed(NOW + DAY)
-    assert validations.finish(look, Validation(), NOW + DAY, "worker")
-    assert not validations.finish(look, Validation("tls_failed"), NOW + DAY, "worker")
+    job = claimed(NOW + DAY)
+    assert validations.finish(job, Validation(), NOW + DAY, "worker")
+    assert not validations.finish(job, Validation("tls_failed"), NOW + DAY, "worker")
     assert state(target)[0] == "passed"
 
 
@@ -279,10 +279,10 @@ def test_a_cancelled_validation_clears_a_failure_of_the_address(target: Target, 
 
 def test_a_validation_that_a_worker_has_begun_cannot_be_cancelled(target: Target) -> None:
     asked_at = ask(target)
-    look = claimed(NOW)
+    job = claimed(NOW)
     assert not validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
     assert not validations.get(target.id, asked_at, LATER).is_over
-    assert validations.finish(look, Validation("connect_refused"), LATER, "worker")
+    assert validations.finish(job, Validation("connect_refused"), LATER, "worker")
     assert state(target)[:2] == ("failed", "connect_refused")
 
 
@@ -296,11 +296,11 @@ def test_a_validation_abandoned_by_a_dead_worker_can_be_cancelled(target: Target
 
 def test_a_result_is_written_even_if_no_request_waits_any_longer(target: Target) -> None:
     asked_at = ask(target)
-    look = claimed(NOW)
+    job = claimed(NOW)
     assert validations.stop_waiting(target.id, asked_at, LATER, "user:test")
     assert validations.get(target.id, asked_at, LATER).is_over
     assert state(target)[:3] == ("passed", None, LATER)
-    assert validations.finish(look, Validation("deadline_exceeded"), LAPSED, "worker")
+    assert validations.finish(job, Validation("deadline_exceeded"), LAPSED, "worker")
     assert state(target)[:3] == ("failed", "deadline_exceeded", LAPSED)
 
 
@@ -308,10 +308,10 @@ def test_other_results_meanwhile_do_not_end_a_requested_validation(target: Targe
     asked_at = ask(target)
     targets.record_validation(target.id, None, Validation("dns_timeout"), NOW, "user:other")
     assert not validations.get(target.id, asked_at, NOW).is_over
-    look = claimed(LATER)
+    job = claimed(LATER)
     targets.record_validation(target.id, None, Validation("dns_timeout"), LATER, "user:other")
     assert claim(LATER) is None
-    assert validations.finish(look, Validation(), LATER, "worker")
+    assert validations.finish(job, Validation(), LATER, "worker")
 
 
 def test_every_request_is_completed_whatever_concurrent_requests_and_workers_do(customer: Customer) -> None:
@@ -323,9 +323,9 @@ def test_every_request_is_completed_whatever_concurrent_requests_and_workers_do(
         with connection():
             asked_at = ask(target, NOW + number * MOMENT)
             if number % 4 < 2:
-                look = claim(NOW)
-                if look is not None:
-                    validations.finish(look, Validation("connect_refused"), LATER, "worker")
+                job = claim(NOW)
+                if job is not None:
+                    validations.finish(job, Validation("connect_refused"), LATER, "worker")
             elif number % 4 == 2:
                 validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
             return validations.stop_waiting(target.id, asked_at, LATER, "user:test") or True

@@ -215,8 +215,8 @@ def test_an_export_of_one_finding_is_restored_without_a_group(customer: Customer
 
 def test_a_manual_ticket_that_looks_like_a_group_is_restored_unchanged(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
-    looks = '"evidence":{"places":["x"],"findings":2,"pages":{},"sites":5}'
-    execute("UPDATE exports SET ticket = REPLACE(ticket, ?, ?)", ('"evidence":{"rule":"label"}', looks))
+    evidence = '"evidence":{"places":["x"],"findings":2,"pages":{},"sites":5}'
+    execute("UPDATE exports SET ticket = REPLACE(ticket, ?, ?)", ('"evidence":{"rule":"label"}', evidence))
     before = queries.get(export_id).ticket
     assert before["evidence"]["findings"] == 2
     decisions.dismiss(export_id, None, NOW, USER)

@@ -438,12 +438,12 @@ def test_a_redacted_upload_that_is_sent_again_within_a_day_is_not_stored_again(
 def test_a_redacted_email_that_is_sent_again_is_not_stored_again(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
-    planter = PersonDataSeeder(client, shop)
-    planter.plant(ADA)
+    seeder = PersonDataSeeder(client, shop)
+    seeder.plant(ADA)
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
     carry_out(task)
     execute("DELETE FROM idempotency_keys")
-    planter._email(ADA)
+    seeder._email(ADA)
     assert rows("SELECT sender, recipients, subject, text, attachments FROM inbound_emails") == [("", "[]", "", "", "[]")]
 
 
@@ -519,9 +519,9 @@ def test_a_worker_whose_lease_expired_erases_and_writes_nothing(client: TestClie
     held = compliance_requests.claim_next(utc_now())
     assert held is not None
     later = utc_now() + timedelta(seconds=compliance_requests.LEASE_S + 1)
-    heir = compliance_requests.claim_next(later)
-    assert heir is not None
-    assert heir.lease != held.lease
+    successor = compliance_requests.claim_next(later)
+    assert successor is not None
+    assert successor.lease != held.lease
     before = stored()
     slept = _ComplianceRun(held, vault, "worker:slept", lambda: later)
     with pytest.raises(compliance_requests.LeaseLost):
@@ -953,15 +953,15 @@ def test_the_findings_of_a_large_group_are_logged_once(shop: Customer, task: Com
 def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
-    planter = PersonDataSeeder(client, shop)
+    seeder = PersonDataSeeder(client, shop)
     # Some builds of SQLite enable secure_delete by default; here the PRAGMA enables it on every build.
     assert PRAGMAS["secure_delete"] == 1
     assert rows("PRAGMA secure_delete") == [(1,)]
-    planter.plant(ADA)
+    seeder.plant(ADA)
     # Long enough for database pages of their own, which an update or a deletion frees.
     execute("UPDATE evidence_captures SET selected_text = ?", (f"{ADA.email} " * 800,))
     execute("UPDATE inbound_emails SET text = ?", (f"{ADA.email} " * 800,))
-    planter.plant(BOB)
+    seeder.plant(BOB)
     files = [Path(f"{db.database}{end}") for end in ("", "-wal")]
     held = b"".join(file.read_bytes() for file in files if file.exists()).lower()
     assert all(trace.encode() in held for trace in ADA.traces)

@@ -199,8 +199,8 @@ def test_no_database_connection_is_held_while_a_ping_is_sent(customer: Customer)
 
 
 @pytest.mark.parametrize(
-    "look", [lambda: rows("SELECT COUNT(*) FROM attempts"), lambda: rows("SELECT COUNT(*) FROM exports")]
+    "counted", [lambda: rows("SELECT COUNT(*) FROM attempts"), lambda: rows("SELECT COUNT(*) FROM exports")]
 )
-def test_a_ping_is_no_attempt_of_an_export(customer: Customer, look: Callable[[], Any]) -> None:
+def test_a_ping_is_no_attempt_of_an_export(customer: Customer, counted: Callable[[], Any]) -> None:
     pinged(make_target(customer), Outcome(status=200))
-    assert look() == [(0,)]
+    assert counted() == [(0,)]

@@ -17,7 +17,7 @@ def test_many_tasks_log_an_outage_of_the_database_once(caplog: pytest.LogCapture
     caplog.set_level(logging.INFO)
     outage = Outage(logging.getLogger("riskrelay.test"), "it is away")
     asked = [0] * 4
-    tasks = [BackgroundTask(f"task-{number}", away(asked, number), 0.01, outage) for number in range(4)]
+    tasks = [BackgroundTask(f"task-{number}", outage_run(asked, number), 0.01, outage) for number in range(4)]
     for task in tasks:
         task.start()
     wait_until(lambda: min(asked) >= 5)
@@ -28,17 +28,17 @@ def test_many_tasks_log_an_outage_of_the_database_once(caplog: pytest.LogCapture
 
 
 def test_a_task_that_fails_is_logged_by_its_name_and_continues(caplog: pytest.LogCaptureFixture) -> None:
-    looks: list[bool] = []
+    runs: list[bool] = []
 
     def run_once() -> bool:
-        looks.append(True)
-        if len(looks) == 1:
+        runs.append(True)
+        if len(runs) == 1:
             raise LookupError("hunter2")
         return False
 
     task = BackgroundTask("recoveries", run_once, 0.01)
     task.start()
-    wait_until(lambda: len(looks) >= 2)
+    wait_until(lambda: len(runs) >= 2)
     task.stop()
     task.join(5)
     assert [record.message for record in caplog.records if record.exc_info] == ["background task recoveries failed"]
@@ -64,7 +64,7 @@ def test_wake_ups_run_only_the_tasks_that_react_to_them() -> None:
     assert runs[False] == 1
 
 
-def away(asked: list[int], number: int) -> Callable[[], bool]:
+def outage_run(asked: list[int], number: int) -> Callable[[], bool]:
     def run_once() -> bool:
         asked[number] += 1
         raise peewee.OperationalError("hunter2")

@@ -214,9 +214,9 @@ def test_changes_made_while_events_are_formed_get_an_event_too(grouped: Customer
 
 def test_every_target_of_one_approval_gets_events_about_all_places(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
-    asking, silent = (make_target(grouped, "http://127.0.0.1:9/hook").id for _ in range(2))
-    changes.edit(asking, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, NOW, "user:1")
-    both, at = ApprovalForAll((silent, asking), None), NOW + timedelta(minutes=1)
+    subscribed, silent = (make_target(grouped, "http://127.0.0.1:9/hook").id for _ in range(2))
+    changes.edit(subscribed, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, NOW, "user:1")
+    both, at = ApprovalForAll((silent, subscribed), None), NOW + timedelta(minutes=1)
     approved = targeting.approve_for_all(export_id, grouped.account_id, both, at, "user:1", LOOPBACK_POLICY)
     ids = [each.id for each in approved]
     execute("UPDATE exports SET status = 'exported', due_at = NULL")

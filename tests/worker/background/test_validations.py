@@ -90,9 +90,9 @@ def test_a_result_after_another_worker_took_over_is_not_written(customer: Custom
     def another_takes_over() -> None:
         later = DUE + timedelta(seconds=LEASE_S)
         with connection():
-            look = validations.claim_next(later, LEASE_S)
-            assert look is not None
-            validations.finish(look, Validation(), later, "another")
+            job = validations.claim_next(later, LEASE_S)
+            assert job is not None
+            validations.finish(job, Validation(), later, "another")
 
     assert run_once(validation_task(FakeInspect(Validation("tls_failed"), another_takes_over)))
     assert targets.get(target.id, None).validation_status == "passed"

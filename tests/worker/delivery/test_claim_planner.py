@@ -252,9 +252,9 @@ def test_without_capacity_for_any_account_nothing_is_read(customer: Customer) ->
 def test_more_targets_than_capacity_are_served_in_rotation(customer: Customer) -> None:
     ids = waiting_for(customer, 25, 100)
     planner = made(10)
-    looked = [plan(planner).quotas for _ in range(5)]
-    assert [sum(each.values()) for each in looked] == [10] * 5
-    assert sum((Counter(each) for each in looked), Counter[str]()) == dict.fromkeys(ids, 2)
+    quotas = [plan(planner).quotas for _ in range(5)]
+    assert [sum(each.values()) for each in quotas] == [10] * 5
+    assert sum((Counter(each) for each in quotas), Counter[str]()) == dict.fromkeys(ids, 2)
 
 
 def test_the_scan_continues_after_the_last_target_even_if_that_one_is_gone(customer: Customer) -> None:
@@ -338,18 +338,18 @@ def test_a_scan_that_stalled_is_followed_by_a_short_rest(customer: Customer) -> 
 
 
 def test_a_target_with_a_hundred_thousand_waiting_exports_is_served_no_more_often(customer: Customer) -> None:
-    crowded, *others = many_targets(customer, 0, 21, URL)
+    busiest, *others = many_targets(customer, 0, 21, URL)
     many_waiting(customer, 0, 100_000, (0, 1), NOW - timedelta(days=1))
     many_waiting(customer, 100_000, 40, (1, 20), NOW)
     planner = made(10)
     with statements() as asked:
         first = plan(planner).quotas
     assert len(asked) == 1
-    assert first == dict.fromkeys([crowded, *others[:9]], 1)
+    assert first == dict.fromkeys([busiest, *others[:9]], 1)
     dealt = Counter(first)
     for _ in range(20):
         dealt += Counter(plan(planner).quotas)
-    assert dealt == dict.fromkeys([crowded, *others], 10)
+    assert dealt == dict.fromkeys([busiest, *others], 10)
     if not is_sqlite():
         # Otherwise the cleanup before the next test would search the attempts of every single export.
         execute("TRUNCATE exports CASCADE")

@@ -208,12 +208,12 @@ def test_leases_are_renewed_while_a_delivery_lasts(customer: Customer) -> None:
 
 def test_a_lapsed_lease_is_taken_over_and_the_late_response_changes_nothing(customer: Customer) -> None:
     [export_id] = approved(customer)
-    late, heir = FakePost(lambda _url: Outcome(status=404)), FakePost()
+    late, successor = FakePost(lambda _url: Outcome(status=404)), FakePost()
     late.gate.clear()
     # With one thread, the slow worker cannot take over its own claim.
     with running_dispatcher(late, concurrency=1, lease_s=0.2, renew_s=600):
         wait_until(lambda: late.at_once == 1)
-        with running_dispatcher(heir, sweep_s=0.05):
+        with running_dispatcher(successor, sweep_s=0.05):
             wait_until(all_exported(1))
         late.gate.set()
         wait_until(lambda: late.at_once == 0)
@@ -440,7 +440,7 @@ def test_no_write_is_retried_once_the_dispatcher_is_abandoned(customer: Customer
 
 
 @contextmanager
-def database_away(database: str) -> Iterator[None]:
+def database_unavailable(database: str) -> Iterator[None]:
     """Lock SQLite by another connection; on PostgreSQL, end every connection and allow no new one until the block ends."""
     if database.startswith("sqlite"):
         with sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None) as locker:
@@ -476,7 +476,7 @@ def test_a_database_outage_between_sending_and_recording_causes_no_second_delive
     post.gate.clear()
     with running_dispatcher(post, concurrency=8, sweep_s=0.1):
         wait_until(lambda: post.at_once == 4)
-        with database_away(database):
+        with database_unavailable(database):
             post.gate.set()
             wait_until(lambda: post.at_once == 0)
             time.sleep(0.5)
@@ -497,7 +497,7 @@ def test_a_database_outage_longer_than_a_lease_makes_no_worker_take_leased_expor
             running.enter_context(running_dispatcher(thief, 1, 0.05, **terms))
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(5,)])
         release()
-        with database_away(database):
+        with database_unavailable(database):
             time.sleep(3.0)
         time.sleep(2.0)
         post.gate.set()
@@ -513,13 +513,13 @@ def test_a_lease_begins_when_it_is_written_however_long_the_database_was_locked(
     with running_dispatcher(post, lease_s=3.0, renew_s=1.2) as dispatcher:
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(1,)])
         [export_id] = approved(customer)
-        with database_away(database):
+        with database_unavailable(database):
             threading.Thread(target=dispatcher.deliver_due, args=[PATIENCE_S]).start()
             time.sleep(1.0)
         wait_until(lambda: post.at_once == 1)
         assert lease_left_s(export_id) > 2.4
         claimed_until = queries.get(export_id).due_at
-        with database_away(database):
+        with database_unavailable(database):
             time.sleep(2.4)
         wait_until(lambda: queries.get(export_id).due_at != claimed_until)
         assert lease_left_s(export_id) > 2.4

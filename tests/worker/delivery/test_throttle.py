@@ -174,8 +174,8 @@ def test_a_target_waits_as_long_as_its_receiver_asks(
 ) -> None:
     until_s, reason = before
     held = state(held_until=None if until_s is None else in_s(until_s), held_reason=reason)
-    came = next_state(held, effects, NOW)
-    assert (came.held_until, came.held_reason) == (None if then[0] is None else in_s(then[0]), then[1])
+    after = next_state(held, effects, NOW)
+    assert (after.held_until, after.held_reason) == (None if then[0] is None else in_s(then[0]), then[1])
 
 
 @pytest.mark.parametrize("effect", [HEALTHY, UNHEALTHY, BUSY, REFUSED, GONE])
@@ -415,10 +415,10 @@ def test_unused_requests_of_a_rate_limit_accumulate_for_at_most_a_second(limit: 
     assert sent
 
 
-@given(limit=st.integers(1, MAX_PER_MINUTE), looks=st.lists(st.floats(0, 90), max_size=60))
-def test_no_sequence_of_claims_exceeds_a_rate_limit(limit: int, looks: list[float]) -> None:
+@given(limit=st.integers(1, MAX_PER_MINUTE), waits_s=st.lists(st.floats(0, 90), max_size=60))
+def test_no_sequence_of_claims_exceeds_a_rate_limit(limit: int, waits_s: list[float]) -> None:
     at, sent, seconds = state(max_per_minute=limit), [], 0.0
-    for wait_s in looks:
+    for wait_s in waits_s:
         # Whole microseconds, the resolution of a clock.
         seconds = round(seconds + wait_s, 6)
         count = rate_allowance(at, in_s(seconds))

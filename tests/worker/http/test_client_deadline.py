@@ -31,7 +31,7 @@ from worker.http.deadline import Exchange, Watchdog, WatchedSocket
 
 
 @pytest.fixture
-def hurried() -> Iterator[HttpClient]:
+def short_deadline_client() -> Iterator[HttpClient]:
     """A client with a short deadline."""
     with made_client(deadline_s=DEADLINE_S) as made:
         yield made
@@ -57,10 +57,10 @@ def _read_and_say_nothing(peer: Peer) -> None:
     "behave", [drip_headers, _drip_status_line, _drip_interim_answers, say_nothing, _read_and_say_nothing]
 )
 def test_a_peer_that_never_ends_its_headers_is_given_up_at_the_deadline(
-    hurried: HttpClient, behave: Callable[[Peer], None]
+    short_deadline_client: HttpClient, behave: Callable[[Peer], None]
 ) -> None:
     with LoopbackServer(behave) as server:
-        outcome, took_s = timed(hurried, server.url())
+        outcome, took_s = timed(short_deadline_client, server.url())
     assert (outcome.status, outcome.error) == (None, "deadline_exceeded")
     assert DEADLINE_S - 0.01 <= took_s <= DEADLINE_S + SLACK_S
 
@@ -83,15 +83,15 @@ def test_a_peer_that_reads_nothing_of_a_large_body_is_given_up_at_the_deadline()
     assert DEADLINE_S - 0.01 <= took_s <= DEADLINE_S + SLACK_S
 
 
-def test_a_reused_connection_has_a_new_deadline(hurried: HttpClient) -> None:
+def test_a_reused_connection_has_a_new_deadline(short_deadline_client: HttpClient) -> None:
     def behave(peer: Peer) -> None:
         peer.read()
         peer.answer()
         drip_headers(peer)
 
     with LoopbackServer(behave) as server:
-        assert post(hurried, server.url()).status == 200
-        outcome, took_s = timed(hurried, server.url())
+        assert post(short_deadline_client, server.url()).status == 200
+        outcome, took_s = timed(short_deadline_client, server.url())
         assert server.connections == 1
     assert outcome.error == "deadline_exceeded"
     assert took_s <= DEADLINE_S + SLACK_S

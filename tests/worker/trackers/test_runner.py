@@ -455,11 +455,11 @@ def test_the_longest_hold_of_all_responses_counts(
 def test_a_response_to_a_lookup_is_kept_unless_it_is_a_success(
     client: HttpClient, tracker: TinyTracker, status: int, kept: str | None
 ) -> None:
-    def looks(access: TrackerAccess) -> Steps[Any]:
+    def lookup_steps(access: TrackerAccess) -> Steps[Any]:
         yield TrackerRequest("GET", f"{access.base_url}/issues", authorized(access))
         raise TrackerRefused(TrackerFailure(FailureKind.RETRY, UNAVAILABLE))
 
-    tracker.find_steps = looks
+    tracker.find_steps = lookup_steps
     with LoopbackServer(answering((status, b"[]"))) as server:
         outcome = delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True)).outcome
     assert (outcome.status, outcome.kept) == (status, kept)

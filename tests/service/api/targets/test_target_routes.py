@@ -308,8 +308,8 @@ def run_validation_worker(found: Validation) -> Callable[[], object]:
     """Return a callback for the wake-up queue that validates targets as a worker would, with this result."""
 
     def work() -> object:
-        look = validations.claim_next(utc_now(), 30.0)
-        return look and validations.finish(look, found, utc_now(), "worker")
+        job = validations.claim_next(utc_now(), 30.0)
+        return job and validations.finish(job, found, utc_now(), "worker")
 
     return work
 
@@ -398,9 +398,9 @@ def test_a_request_does_not_wait_for_a_worker_that_never_finishes_its_validation
     answer = act(TestClient(create_app(settings, wake_ups, resolver)), customer, target.id, "validate")
     assert time.monotonic() - began >= 0.5
     assert answer.json["last_validation"]["status"] == "passed"
-    [look] = wake_ups.seen
-    assert isinstance(look, validations.ValidationJob)
-    assert validations.finish(look, Validation("deadline_exceeded"), utc_now(), "worker")
+    [job] = wake_ups.seen
+    assert isinstance(job, validations.ValidationJob)
+    assert validations.finish(job, Validation("deadline_exceeded"), utc_now(), "worker")
 
 
 @pytest.mark.parametrize(

@@ -563,8 +563,8 @@ def test_a_ticket_is_approved_as_it_was_seen(person: ConsoleBrowser, customer: C
     assert offered(page) == [target.id]
     assert "Waits</a> (tracker.example.com): This target is paused (operator)." in page.text
     seen = {"target_id": target.id, "ticket_digest": hidden(page, "ticket_digest")}
-    went = person.post(f"/exports/{export_id}/approve", **seen)
-    assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=approved")
+    response = person.post(f"/exports/{export_id}/approve", **seen)
+    assert (response.status_code, response.headers["location"]) == (303, f"/console/exports/{export_id}?done=approved")
     assert wake_ups.seen == ["approved"]
     assert "A worker delivers it" in person.get(f"/exports/{export_id}", "done=approved").text
     # A double click.
@@ -613,8 +613,8 @@ def test_another_accounts_target_is_unknown(person: ConsoleBrowser, customer: Cu
 def test_a_failed_export_is_retried_once(person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     [export_id] = make_failed(customer, make_target(customer).id)
     wake_ups.look = lambda: queries.get(export_id).status.value
-    went = person.post(f"/exports/{export_id}/retry")
-    assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}?done=retried")
+    response = person.post(f"/exports/{export_id}/retry")
+    assert (response.status_code, response.headers["location"]) == (303, f"/console/exports/{export_id}?done=retried")
     assert wake_ups.seen == ["approved"]
     before = queries.get(export_id)
     assert person.post(f"/exports/{export_id}/retry").status_code == 303
@@ -656,9 +656,9 @@ def test_a_prepared_export_is_dismissed_after_a_confirmation(
     export_id = prepared(customer)
     page = person.get(f"/exports/{export_id}")
     assert re.search(r'<summary class="button">Dismiss….*?action="[^"]+/dismiss".*?</details>', page.text, re.DOTALL)
-    went = person.post(f"/exports/{export_id}/dismiss")
+    response = person.post(f"/exports/{export_id}/dismiss")
     shown = f"/console/exports/{export_id}?done=dismissed&undo={export_id}.2"
-    assert (went.status_code, went.headers["location"]) == (303, shown)
+    assert (response.status_code, response.headers["location"]) == (303, shown)
     assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.DISMISSED, 0)
 
 
@@ -694,10 +694,10 @@ def test_another_accounts_export_is_not_found(person: ConsoleBrowser) -> None:
 
 def test_an_invalid_export_id_is_not_found(person: ConsoleBrowser) -> None:
     for export_id in BAD_IDS:
-        looked = person.get(f"/exports/{export_id}")
-        assert looked.status_code == 404, export_id
+        missing = person.get(f"/exports/{export_id}")
+        assert missing.status_code == 404, export_id
         # Pages link back to the form that the user came from; this request came from no page.
-        assert '<a href="/console/inbox">Go to the inbox</a>' in looked.text
+        assert '<a href="/console/inbox">Go to the inbox</a>' in missing.text
         for verb in ("approve", "retry", "dismiss"):
             refused = person.post(f"/exports/{export_id}/{verb}", target_id="x", ticket_digest="x")
             assert refused.status_code == 404, (export_id, verb)
@@ -835,8 +835,8 @@ def test_a_delivered_ticket_links_to_its_issue(person: ConsoleBrowser, customer:
     export_id = prepared(customer)
     assert "Open at" not in person.get(f"/exports/{export_id}").text
     execute("UPDATE exports SET provider_ticket_url = 'https://tracker.example/1' WHERE id = ?", (export_id,))
-    away = 'rel="noreferrer noopener nofollow" target="_blank"'
-    button = f'<a class="button" href="https://tracker.example/1" {away}>Open at tracker.example</a>'
+    link_attributes = 'rel="noreferrer noopener nofollow" target="_blank"'
+    button = f'<a class="button" href="https://tracker.example/1" {link_attributes}>Open at tracker.example</a>'
     assert button in person.get(f"/exports/{export_id}").text
 
 

@@ -32,9 +32,9 @@ def words(answer: Result) -> str:
 
 def begin(person: ConsoleBrowser, target: Target, since: str = "24h") -> str:
     """Begin a recovery by its form; return its ID."""
-    went = person.post(f"/targets/{target.id}/recover", since=since)
-    assert went.status_code == 303, went.text
-    found = re.fullmatch(r"/console/recoveries/(rec_\w+)\?done=recovery_begun", went.headers["location"])
+    response = person.post(f"/targets/{target.id}/recover", since=since)
+    assert response.status_code == 303, response.text
+    found = re.fullmatch(r"/console/recoveries/(rec_\w+)\?done=recovery_begun", response.headers["location"])
     assert found is not None
     return found[1]
 
@@ -120,8 +120,8 @@ def test_ten_thousand_exports_are_recovered_and_a_running_recovery_is_cancelled(
     assert "the last 24 hours: more than 10 000" in words(person.get(f"/targets/{target.id}"))
     recovery_id, worker = begin(person, target), batches()
     assert [next(worker) for _ in range(2)] == [True, True]
-    went = person.post(f"/recoveries/{recovery_id}/cancel")
-    assert (went.status_code, went.headers["location"]) == (
+    response = person.post(f"/recoveries/{recovery_id}/cancel")
+    assert (response.status_code, response.headers["location"]) == (
         303,
         f"/console/recoveries/{recovery_id}?done=recovery_cancelled",
     )

@@ -66,8 +66,8 @@ def test_a_user_signs_in_reads_a_page_and_signs_out(client: TestClient, customer
     came_in = person.sign_in(make_console_token(customer), next="/exports?status=prepared")
     assert (came_in.status_code, came_in.headers["location"]) == (303, "/console/exports?status=prepared")
     assert "Missing name" in person.get("/exports").text
-    went = person.post("/sign-out")
-    assert (went.status_code, went.headers["location"]) == (303, "/console/sign-in?done=signed_out")
+    response = person.post("/sign-out")
+    assert (response.status_code, response.headers["location"]) == (303, "/console/sign-in?done=signed_out")
     assert person.cookie == ""
     assert "You are signed out." in person.get("/sign-in", "done=signed_out").text
     assert person.get("/exports").status_code == 303
@@ -209,13 +209,13 @@ def test_the_form_of_a_blocked_address_is_refused_before_its_body_is_read(custom
     client = app_with(tmp_path, AUTH_FAILURES_PER_MINUTE="1")
     assert [ConsoleBrowser(client).post("/sign-in", token="x").status_code for _ in range(2)] == [401, 429]
     body = urlencode({"token": make_console_token(customer)}).encode()
-    looks: list[str] = []
+    reads: list[str] = []
     answer = client.simulate_post(
         "/console/sign-in",
         headers={"Origin": ORIGIN, "Content-Type": FORM, "Content-Length": str(len(body))},
-        extras={"wsgi.input": SlowBody(body, lambda: looks.append("read"))},
+        extras={"wsgi.input": SlowBody(body, lambda: reads.append("read"))},
     )
-    assert (answer.status_code, looks) == (429, [])
+    assert (answer.status_code, reads) == (429, [])
 
 
 def test_a_valid_token_among_many_concurrent_guesses_does_not_sign_in(customer: Customer, tmp_path: Path) -> None:
@@ -454,20 +454,20 @@ def test_an_invalid_cookie_belongs_to_no_session(client: TestClient) -> None:
 def test_after_a_link_from_another_site_a_page_that_reloads_itself_sends_the_session_cookie(person: ConsoleBrowser) -> None:
     """SameSite=Strict withholds the cookie only from the first request."""
 
-    def came(site: str, cookie: str = "") -> Result:
+    def request_from(site: str, cookie: str = "") -> Result:
         headers = {"User-Agent": BROWSER, "Sec-Fetch-Site": site, **({"Cookie": cookie} if cookie else {})}
         return person.client.simulate_get("/console/exports", query_string="status=failed", headers=headers)
 
-    arrived = came("cross-site")
+    arrived = request_from("cross-site")
     assert arrived.status_code == 200
     assert '<meta http-equiv="refresh" content="0">' in arrived.text
     # The page reloads itself as a same-site request: with the cookie it shows the page, without it the sign-in, and never
     # loops.
     cookie = f"riskrelay_session={person.cookie}"
-    assert "Exports" in came("same-origin", cookie).text
-    assert came("same-origin").status_code == 303
-    assert "Exports" in came("cross-site", cookie).text
-    assert came("cross-site", "riskrelay_session=x").status_code == 303
+    assert "Exports" in request_from("same-origin", cookie).text
+    assert request_from("same-origin").status_code == 303
+    assert "Exports" in request_from("cross-site", cookie).text
+    assert request_from("cross-site", "riskrelay_session=x").status_code == 303
 
 
 # --- redirects after a sign-in

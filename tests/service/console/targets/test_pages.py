@@ -54,10 +54,10 @@ FIELDS: Final = {"secret": {"secret": SECRET}, "recover": {"since": "24h"}, "edi
 
 def run_worker() -> object:
     """Do what a form waits for: send a ping, or validate a target."""
-    order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
+    order, job = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
         order and pings.finish(order.id, PingResult(False, 503, "receiver_unavailable", 1234), utc_now()),
-        look and validations.finish(look, Validation(), utc_now(), "worker:test"),
+        job and validations.finish(job, Validation(), utc_now(), "worker:test"),
     )
 
 
@@ -201,8 +201,8 @@ def test_a_target_is_paused_resumed_and_disabled(
         ("resume", "active", "resumed"),
         ("disable", "disabled", "disabled"),
     ):
-        went = act(person, target.id, verb)
-        assert (went.status_code, went.headers["location"]) == (303, f"/console/targets/{target.id}?done={done}")
+        response = act(person, target.id, verb)
+        assert (response.status_code, response.headers["location"]) == (303, f"/console/targets/{target.id}?done={done}")
         assert (status_of(target), 'class="notice"' in person.get(f"/targets/{target.id}", f"done={done}").text) == (
             status,
             True,
@@ -218,10 +218,10 @@ def test_a_target_is_paused_resumed_and_disabled(
 
 
 def test_the_results_of_a_validation_and_a_ping_are_on_the_page(person: ConsoleBrowser, target: Target) -> None:
-    went = act(person, target.id, "validate")
-    assert went.headers["location"] == f"/console/targets/{target.id}?done=validated"
-    went = act(person, target.id, "ping")
-    assert went.headers["location"] == f"/console/targets/{target.id}?done=ping_failed"
+    response = act(person, target.id, "validate")
+    assert response.headers["location"] == f"/console/targets/{target.id}?done=validated"
+    response = act(person, target.id, "ping")
+    assert response.headers["location"] == f"/console/targets/{target.id}?done=ping_failed"
     page = person.get(f"/targets/{target.id}", "done=ping_failed")
     assert '<p class="notice bad" role="status" tabindex="-1">Ping failed.' in page.text
     text = words(page)
@@ -253,8 +253,8 @@ def test_a_failed_validation_is_not_shown_as_a_success(
     person: ConsoleBrowser, target: Target, resolver: FakeResolver
 ) -> None:
     resolver.table["tracker.example.com"] = ["10.0.0.1"]
-    went = act(person, target.id, "validate")
-    assert went.headers["location"] == f"/console/targets/{target.id}?done=validation_failed"
+    response = act(person, target.id, "validate")
+    assert response.headers["location"] == f"/console/targets/{target.id}?done=validation_failed"
     page = person.get(f"/targets/{target.id}", "done=validation_failed")
     assert '<p class="notice bad" role="status" tabindex="-1">Validation failed.' in page.text
     assert "address_private" in words(page)
@@ -291,8 +291,8 @@ def test_a_new_secret_is_stored_encrypted_and_shown_only_as_a_fingerprint(
     person: ConsoleBrowser, customer: Customer, target: Target, log_lines: LogLines
 ) -> None:
     before = targets.get(target.id, None).secret_fingerprint
-    went = person.post(f"/targets/{target.id}/secret", secret=SECRET + "\r\n")
-    assert (went.status_code, went.headers["location"]) == (303, f"/console/targets/{target.id}?done=secret_set")
+    response = person.post(f"/targets/{target.id}/secret", secret=SECRET + "\r\n")
+    assert (response.status_code, response.headers["location"]) == (303, f"/console/targets/{target.id}?done=secret_set")
     after = targets.get(target.id, None).secret_fingerprint
     assert after not in {None, before}
     page = person.get(f"/targets/{target.id}", "done=secret_set")
@@ -300,7 +300,7 @@ def test_a_new_secret_is_stored_encrypted_and_shown_only_as_a_fingerprint(
     [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (target.id,))
     assert Vault((ENCRYPTION_KEY_BYTES,)).open(bytes(sealed), targets.secret_context(target.id)) == SECRET
     assert rows("SELECT actor FROM audit_entries WHERE action = 'set_secret'") == [(f"user:{customer.user_id}",)]
-    assert "cAnArY" not in went.text + page.text + repr(went.headers) + log_lines.text
+    assert "cAnArY" not in response.text + page.text + repr(response.headers) + log_lines.text
     assert seen_anywhere("cAnArY") == []
 
 

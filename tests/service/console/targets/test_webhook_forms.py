@@ -30,16 +30,16 @@ def target(customer: Customer) -> Target:
 def test_a_header_is_set_and_removed_and_its_value_is_seen_nowhere(
     person: ConsoleBrowser, customer: Customer, target: Target, log_lines: LogLines
 ) -> None:
-    went = person.post(f"/targets/{target.id}/header", name=" Authorization ", value=f"{VALUE}\r\n")
-    assert went.headers["location"] == f"/console/targets/{target.id}?done=header_set"
+    response = person.post(f"/targets/{target.id}/header", name=" Authorization ", value=f"{VALUE}\r\n")
+    assert response.headers["location"] == f"/console/targets/{target.id}?done=header_set"
     page = person.get(f"/targets/{target.id}", "done=header_set").text
     assert f"Authorization <code>{VAULT.fingerprint(VALUE)}</code>" in page
     assert "cAnArY" not in page + log_lines.text + str(rows("SELECT * FROM audit_entries"))
     assert rows("SELECT actor, reason FROM audit_entries WHERE action = 'set_header'") == [
         (f"user:{customer.user_id}", "Authorization")
     ]
-    went = person.post(f"/targets/{target.id}/header/remove", name="Authorization")
-    assert went.headers["location"] == f"/console/targets/{target.id}?done=header_removed"
+    response = person.post(f"/targets/{target.id}/header/remove", name="Authorization")
+    assert response.headers["location"] == f"/console/targets/{target.id}?done=header_removed"
     assert TargetRow.get_by_id(target.id).headers_sealed is None
 
 
@@ -72,10 +72,10 @@ def test_signature_and_format_are_chosen_once_the_secret_is_set(
     # The chosen options are sent again as shown.
     chosen = shown_fields(refused, f"/targets/{target.id}/webhook")
     assert (chosen["signature"], chosen["format"]) == ("both", "cloudevents")
-    went = person.post(f"/targets/{target.id}/standard-secret", secret=f"{STANDARD}\n")
-    assert went.headers["location"] == f"/console/targets/{target.id}?done=standard_secret_set"
-    went = person.post(f"/targets/{target.id}/webhook", signature="both", format="cloudevents")
-    assert went.headers["location"] == f"/console/targets/{target.id}?done=target_edited"
+    response = person.post(f"/targets/{target.id}/standard-secret", secret=f"{STANDARD}\n")
+    assert response.headers["location"] == f"/console/targets/{target.id}?done=standard_secret_set"
+    response = person.post(f"/targets/{target.id}/webhook", signature="both", format="cloudevents")
+    assert response.headers["location"] == f"/console/targets/{target.id}?done=target_edited"
     changed = targets.get(target.id, None)
     assert (changed.signature, changed.format) == ("both", "cloudevents")
     page = person.get(f"/targets/{target.id}").text

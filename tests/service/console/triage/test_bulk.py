@@ -41,9 +41,9 @@ def picked(*ids: str) -> dict[str, str]:
 
 def decided(person: ConsoleBrowser, path: str, **fields: str) -> Result:
     """Send a decision; return the page with its result."""
-    went = person.post(path, **fields)
-    assert went.status_code == 303, went.text
-    return person.get(*went.headers["location"].removeprefix("/console").split("?", 1))
+    response = person.post(path, **fields)
+    assert response.status_code == 303, response.text
+    return person.get(*response.headers["location"].removeprefix("/console").split("?", 1))
 
 
 def test_a_summary_is_shown_before_anything_happens(
@@ -104,8 +104,8 @@ def test_a_selection_is_approved_except_tickets_changed_meanwhile_with_the_reaso
     first, changed, strange = prepare("First"), prepare("Changed"), prepare("Strange", of=make_customer())
     fields = picked(first, strange)
     fields[changed] = "sha256:" + "0" * 64
-    went = person.post("/inbox/decide", action="approve", target_id=target.id, then="/inbox?q=x", **fields)
-    where = went.headers["location"].removeprefix("/console").split("?", 1)
+    response = person.post("/inbox/decide", action="approve", target_id=target.id, then="/inbox?q=x", **fields)
+    where = response.headers["location"].removeprefix("/console").split("?", 1)
     page = person.get(*where)
     assert "1 ticket approved." in page.text
     assert (
@@ -163,10 +163,10 @@ def test_a_decision_on_all_matches_becomes_a_job_that_can_be_cancelled(
     assert "Low" not in summary.text.partition("<main")[2]
     assert 'name="expected_count" value="3"' in summary.text
     fields = {"action": "approve", "all": "yes", "then": "/inbox?severity=high", "target_id": target.id}
-    went = person.post("/inbox/decide", expected_count="3", **fields)
+    response = person.post("/inbox/decide", expected_count="3", **fields)
     [(job_id,)] = rows("SELECT id FROM bulk_jobs")
     begun = f"/bulk-jobs/{job_id}?then=%2Finbox%3Fseverity%3Dhigh"
-    assert went.headers["location"] == f"/console{begun}&done=bulk_job_begun"
+    assert response.headers["location"] == f"/console{begun}&done=bulk_job_begun"
     assert wake_ups.notifications == 1
     page = person.get(*begun.split("?"))
     assert '<progress max="3" value="0"' in page.text
@@ -177,8 +177,8 @@ def test_a_decision_on_all_matches_becomes_a_job_that_can_be_cancelled(
     assert "<dt>Left out</dt><dd>1<ul><li>1 · changed</li>" in counted
     cancel = f"/bulk-jobs/{job_id}/cancel"
     for _ in range(2):
-        went = person.post(cancel, **shown_fields(page, cancel))
-        assert went.headers["location"] == f"/console{begun}&done=bulk_job_cancelled"
+        response = person.post(cancel, **shown_fields(page, cancel))
+        assert response.headers["location"] == f"/console{begun}&done=bulk_job_cancelled"
     page = person.get(*begun.split("?"))
     assert ">cancelled<" in page.text
     assert 'href="/console/inbox?severity=high">Back to the inbox' in page.text

@@ -65,14 +65,14 @@ def test_after_an_approval_the_next_ticket_is_shown_with_the_last_target(
     page = person.get("/inbox", "severity=critical,high")
     assert chosen_target(page) is None
     fields = {"ticket_digest": hidden(page, "ticket_digest"), "then": hidden(page, "then"), "target_id": target.id}
-    went = person.post(f"/exports/{first}/approve", **fields)
+    response = person.post(f"/exports/{first}/approve", **fields)
     following = f"/console/inbox?severity=critical,high&export={second}&done=approved"
-    assert (went.status_code, went.headers["location"]) == (303, following)
+    assert (response.status_code, response.headers["location"]) == (303, following)
     # A double click leads to the same page.
     assert person.post(f"/exports/{first}/approve", **fields).headers["location"] == following
     export = queries.get(first)
     assert (export.status, export.target_id, export.version) == (ExportStatus.APPROVED, target.id, 2)
-    person.keep_cookies(went)
+    person.keep_cookies(response)
     after = person.get("/inbox", "severity=critical,high")
     assert re.search('<h2 id="ticket-title"[^>]*><bdi>second</bdi>', after.text)
     assert chosen_target(after) == target.id
@@ -126,8 +126,8 @@ def test_the_last_target_of_a_project_is_not_preset_in_another(person: ConsoleBr
 )
 def test_a_form_redirects_to_no_other_site(then: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
-    went = person.post(f"/exports/{export_id}/dismiss", then=then)
-    assert went.headers["location"] == f"/console/exports/{export_id}?done=dismissed&undo={export_id}.2"
+    response = person.post(f"/exports/{export_id}/dismiss", then=then)
+    assert response.headers["location"] == f"/console/exports/{export_id}?done=dismissed&undo={export_id}.2"
 
 
 def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
@@ -193,10 +193,10 @@ def test_the_notice_of_a_dismissal_or_a_snooze_undoes_it(
     assert f'action="/console/exports/{first}/restore"' in shown
     undo = undo_fields(person.get("/inbox", address.partition("?")[2]))
     # A double click undoes the decision once.
-    went = [person.post(f"/exports/{first}/restore", **undo) for _ in range(2)][-1]
+    response = [person.post(f"/exports/{first}/restore", **undo) for _ in range(2)][-1]
     export = queries.get(first)
     assert (export.status, export.snooze) == (ExportStatus.PREPARED, None)
-    assert went.headers["location"] == f"/console/inbox?severity=critical,high&export={first}&done=restored"
+    assert response.headers["location"] == f"/console/inbox?severity=critical,high&export={first}&done=restored"
 
 
 @pytest.mark.parametrize("verb", ["dismiss", "snooze"])
@@ -330,8 +330,8 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
         "labels": "a\r\n\r\n b ",
         "then": "/inbox?severity=low",
     }
-    went = person.post(f"/exports/{export_id}/edit", **fields)
-    assert (went.status_code, went.headers["location"]) == (303, "/console/inbox?severity=low&done=edited")
+    response = person.post(f"/exports/{export_id}/edit", **fields)
+    assert (response.status_code, response.headers["location"]) == (303, "/console/inbox?severity=low&done=edited")
     export = queries.get(export_id)
     assert export.ticket["title"] == "New title"
     assert export.ticket["description"] == "New text,\nin two lines."
@@ -341,7 +341,7 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
     assert export.original_ticket["title"] == "Old title"
     assert "Old text." in person.get(f"/exports/{export_id}").text
     # A double click leads to the same page.
-    assert person.post(f"/exports/{export_id}/edit", **fields).headers["location"] == went.headers["location"]
+    assert person.post(f"/exports/{export_id}/edit", **fields).headers["location"] == response.headers["location"]
     assert queries.get(export_id).version == export.version
     # The form of the older page is refused and keeps the typed text, because somebody may have changed the ticket meanwhile.
     stale = person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Newer"})
@@ -566,9 +566,9 @@ def test_a_decision_on_another_accounts_export_is_404(
 def test_shortcuts_are_on_until_they_are_turned_off(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     prepare()
     assert 'data-keys="on"' in person.get("/inbox").text
-    went = person.post("/shortcuts/off", then="/inbox?sort=created_at")
-    assert went.headers["location"] == "/console/inbox?sort=created_at&done=keys_off"
-    person.keep_cookies(went)
+    response = person.post("/shortcuts/off", then="/inbox?sort=created_at")
+    assert response.headers["location"] == "/console/inbox?sort=created_at&done=keys_off"
+    person.keep_cookies(response)
     assert 'data-keys="off"' in person.get("/inbox").text
     person.keep_cookies(person.post("/shortcuts/on"))
     assert 'data-keys="on"' in person.get("/inbox").text

@@ -190,8 +190,8 @@ def test_words_and_a_host_find_tickets(person: ConsoleBrowser, prepare: Callable
 def test_the_search_for_an_id_opens_its_export(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     wanted = prepare()
     for path, query in (("/inbox", f"q={wanted}"), ("/deliveries", f"q=%20{wanted}%0A")):
-        went = person.get(path, query)
-        assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{wanted}")
+        response = person.get(path, query)
+        assert (response.status_code, response.headers["location"]) == (303, f"/console/exports/{wanted}")
     asked = ConsoleBrowser(person.client).get("/inbox", f"q={wanted}")
     assert (asked.status_code, asked.headers["location"].partition("?")[0]) == (303, "/console/sign-in")
 

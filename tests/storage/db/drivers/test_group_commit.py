@@ -192,15 +192,15 @@ class _Interrupt(BaseException):
 
 def interrupted(work: Callable[[], None], lines: set[int]) -> BaseException | None:
     """Run a work that is interrupted at these lines of `storage.db.drivers.group_commit`; return its exception, if any."""
-    came = 0
+    traced_lines = 0
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal came
+        nonlocal traced_lines
         if frame.f_code.co_filename != group_commit.__file__:
             return None
         if event == "line":
-            came += 1
-            if came in lines:
+            traced_lines += 1
+            if traced_lines in lines:
                 raise _Interrupt
         return trace
 

@@ -29,8 +29,8 @@ def test_an_abandoned_recovery_is_finished_by_a_worker(customer: Customer, targe
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue(status_counts)
     task = recovery_task(wake_ups, utc_now)
-    looks = [task.run_once() for _ in range(4)]
-    assert looks == [True, True, True, False]
+    runs = [task.run_once() for _ in range(4)]
+    assert runs == [True, True, True, False]
     assert recoveries.get(held.id).status == "done"
     # Each notification follows the commit of its batch; the last step put nothing back and notifies nobody.
     assert wake_ups.seen == [{"approved": BATCH_SIZE, "failed": 2}, {"approved": BATCH_SIZE + 2}]
