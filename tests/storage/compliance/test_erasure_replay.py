@@ -180,7 +180,7 @@ def test_an_idempotency_key_is_erased_only_where_the_log_says_so(client: TestCli
 
 
 @pytest.mark.parametrize(
-    ("here", "there", "becomes"),
+    ("stored", "in_file", "becomes"),
     [
         # unknown in the restored database: open requests are added and run
         (None, OPEN, ("received", None)),
@@ -203,12 +203,12 @@ def test_an_idempotency_key_is_erased_only_where_the_log_says_so(client: TestCli
     ],
 )
 def test_requests_take_the_newer_state_of_the_database_and_the_file(
-    database: str, file: Path, here: dict[str, Any] | None, there: dict[str, Any], becomes: tuple[str, str | None]
+    database: str, file: Path, stored: dict[str, Any] | None, in_file: dict[str, Any], becomes: tuple[str, str | None]
 ) -> None:
-    if here is not None:
-        erasure_replay.apply(write(file, {"request": ORDER | here}), NOW)
+    if stored is not None:
+        erasure_replay.apply(write(file, {"request": ORDER | stored}), NOW)
     for _ in range(2):
-        erasure_replay.apply(write(file, {"request": ORDER | there}), NOW)
+        erasure_replay.apply(write(file, {"request": ORDER | in_file}), NOW)
         [(_, status, result, waits_for_nothing, _)] = stored_requests()
         assert (status, result) == becomes
         assert waits_for_nothing == (status == "done")
@@ -217,7 +217,7 @@ def test_requests_take_the_newer_state_of_the_database_and_the_file(
 
 
 @pytest.mark.parametrize(
-    ("there", "due_at", "status"),
+    ("in_file", "due_at", "status"),
     [
         ({}, 2, "done"),
         # the replaced database may be the older one
@@ -228,19 +228,19 @@ def test_requests_take_the_newer_state_of_the_database_and_the_file(
     ],
 )
 def test_a_second_erasure_of_a_shop_after_the_backup_is_repeated(
-    database: str, file: Path, there: dict[str, Any], due_at: int, status: str
+    database: str, file: Path, in_file: dict[str, Any], due_at: int, status: str
 ) -> None:
     of_shop = ORDER | {"topic": "shop/redact"}
     erasure_replay.apply(write(file, {"request": of_shop}), NOW)
     execute("UPDATE compliance_requests SET status = 'done', result = 'redacted', finished_at = 2, next_run_at = NULL")
     for _ in range(2):
-        erasure_replay.apply(write(file, {"request": of_shop | there | {"due_at": due_at}}), NOW)
+        erasure_replay.apply(write(file, {"request": of_shop | in_file | {"due_at": due_at}}), NOW)
         assert [row[1] for row in stored_requests()] == [status]
     assert (compliance_requests.claim_next(NOW) is not None) == (status == "received")
 
 
 @pytest.mark.parametrize(
-    ("there", "is_redacted_there", "left"),
+    ("in_file", "is_redacted_in_file", "left"),
     [
         # both reports are the same
         (b"whole", False, b"whole"),
@@ -253,21 +253,21 @@ def test_a_second_erasure_of_a_shop_after_the_backup_is_repeated(
     ],
 )
 def test_of_two_versions_of_a_report_the_one_redacted_later_is_kept(
-    database: str, file: Path, there: bytes | None, is_redacted_there: bool, left: bytes | None
+    database: str, file: Path, in_file: bytes | None, is_redacted_in_file: bool, left: bytes | None
 ) -> None:
     asked = ORDER | {"topic": "customers/data_request", "result": "reported"}
     erasure_replay.apply(write(file, {"request": asked | {"report_sealed": sealed(b"whole")}}), NOW)
     line = {"redaction": ["cpl_2", "compliance_requests", ORDER["id"], to_ms(NOW)]}
-    other = {"request": asked | {"report_sealed": sealed(there)}}
+    other = {"request": asked | {"report_sealed": sealed(in_file)}}
     for _ in range(2):
-        erasure_replay.apply(write(file, other, *([line] if is_redacted_there else [])), NOW)
+        erasure_replay.apply(write(file, other, *([line] if is_redacted_in_file else [])), NOW)
         assert [row[4] for row in stored_requests()] == [left]
 
 
 def test_requests_about_two_orders_may_have_the_same_bytes(database: str, file: Path) -> None:
     first = compliance_requests.receive(*order(Topic.SHOP_REDACT), VAULT, NOW, "storefront")
-    there = ORDER | {"topic": "shop/redact", "body_sha256": rows("SELECT body_sha256 FROM compliance_requests")[0][0]}
-    erasure_replay.apply(write(file, {"request": there}), NOW)
+    in_file = ORDER | {"topic": "shop/redact", "body_sha256": rows("SELECT body_sha256 FROM compliance_requests")[0][0]}
+    erasure_replay.apply(write(file, {"request": in_file}), NOW)
     assert [row[0] for row in stored_requests()] == sorted([str(first), str(ORDER["id"])])
     assert compliance_requests.receive(*order(Topic.SHOP_REDACT), VAULT, NOW + timedelta(hours=1), "storefront") is None
 
@@ -284,9 +284,9 @@ def test_the_encrypted_subject_of_an_imported_request_can_be_read(database: str,
 
 
 def test_an_open_shop_erasure_from_the_file_is_completed(client: TestClient, shop: Customer, file: Path) -> None:
-    there = ORDER | {"topic": "shop/redact"}
+    in_file = ORDER | {"topic": "shop/redact"}
     PersonDataSeeder(client, shop).plant(ADA)
-    erasure_replay.apply(write(file, {"request": there}), utc_now())
+    erasure_replay.apply(write(file, {"request": in_file}), utc_now())
     run_compliance_tasks(VAULT)
     line = compliance_requests.get(str(ORDER["id"]))
     assert (line.result, line.attempts) == (ComplianceResult.REDACTED, 1)

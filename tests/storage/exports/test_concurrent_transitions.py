@@ -52,19 +52,19 @@ from tests.support.factories import NOW, claim_due, completed_attempt
 from datetime import timedelta
 
 open_database(sys.argv[1])
-now, told = NOW + timedelta(seconds=60), []
+now, claimed = NOW + timedelta(seconds=60), []
 
 def work(number):
     with connection():
         while claims := claim_due(3, now, 600, f"worker:{number}"):
-            told.extend((claim.export_id, claim.lease, claim.attempt) for claim in claims)
+            claimed.extend((claim.export_id, claim.lease, claim.attempt) for claim in claims)
             claims_sql.record_attempts([completed_attempt(claim) for claim in claims[1:]], now, f"worker:{number}")
 
 sys.stdin.read(1)
 threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
-print(json.dumps(told))
+print(json.dumps(claimed))
 """
 
 

@@ -182,26 +182,26 @@ def test_an_unreachable_address_leaves_time_for_the_next() -> None:
 
 @pytest.mark.parametrize(("left_s", "may_be_kept"), [(60, True), (0, False), (-1, False)])
 def test_a_released_connection_is_not_shut_down_and_past_the_deadline_not_kept(left_s: int, may_be_kept: bool) -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        watched, exchange, next_one = WatchedSocket(here), Exchange(left_s), Exchange(60)
+    watched_end, other_end = socket.socketpair()
+    with watched_end, other_end:
+        watched, exchange, next_one = WatchedSocket(watched_end), Exchange(left_s), Exchange(60)
         exchange.use(watched, "")
         assert watched.release(exchange) is may_be_kept
         next_one.use(watched, "")
         exchange.expire()  # the watchdog is late
-        here.sendall(b"x")
-        assert there.recv(1) == b"x"
+        watched_end.sendall(b"x")
+        assert other_end.recv(1) == b"x"
         next_one.expire()
-        assert there.recv(1) == b""
+        assert other_end.recv(1) == b""
 
 
 def test_a_connection_established_after_the_deadline_is_shut_down_at_once() -> None:
-    here, there = socket.socketpair()
-    with here, there:
+    watched_end, other_end = socket.socketpair()
+    with watched_end, other_end:
         exchange = Exchange(0)
         exchange.expire()
-        exchange.use(WatchedSocket(here), "")
-        assert there.recv(1) == b""
+        exchange.use(WatchedSocket(watched_end), "")
+        assert other_end.recv(1) == b""
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -215,14 +215,14 @@ def test_a_watchdog_that_failed_is_replaced() -> None:
         return False
 
     watchdog = Watchdog(tidy, tidy_every_s=0.01)
-    here, there = socket.socketpair()
-    with here, there:
-        _watch_briefly(watchdog, here)
+    watched_end, other_end = socket.socketpair()
+    with watched_end, other_end:
+        _watch_briefly(watchdog, watched_end)
         ended[0].join(SLACK_S)
         assert not ended[0].is_alive()
-        _watch_briefly(watchdog, here)
-        there.settimeout(SLACK_S)
-        assert there.recv(1) == b""  # closed by the watchdog
+        _watch_briefly(watchdog, watched_end)
+        other_end.settimeout(SLACK_S)
+        assert other_end.recv(1) == b""  # closed by the watchdog
 
 
 def test_an_idle_watchdog_thread_ends_and_the_next_exchange_starts_another() -> None:
@@ -241,11 +241,11 @@ def test_an_idle_watchdog_thread_ends_and_the_next_exchange_starts_another() -> 
     threads[0].join(SLACK_S)
     assert not threads[0].is_alive()
 
-    here, there = socket.socketpair()
-    with here, there:
-        _watch_briefly(watchdog, here)
-        there.settimeout(SLACK_S)
-        assert there.recv(1) == b""  # closed by the watchdog
+    watched_end, other_end = socket.socketpair()
+    with watched_end, other_end:
+        _watch_briefly(watchdog, watched_end)
+        other_end.settimeout(SLACK_S)
+        assert other_end.recv(1) == b""  # closed by the watchdog
 
 
 def _watch_briefly(watchdog: Watchdog, connected: socket.socket) -> None:

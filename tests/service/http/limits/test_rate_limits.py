@@ -367,7 +367,7 @@ def test_failures_of_an_address_are_counted_across_processes(
     one, two = (Process(tmp_path, redis.url) for _ in range(2))
     assert [one.fail() for _ in range(21)] == [True] * 20 + [False]
     assert not one.is_accepted()
-    # The other process learns of the block at the next failure there.
+    # The other process detects the block at its own next failure.
     assert two.is_accepted()
     assert not two.fail()
     assert not two.is_accepted()
@@ -585,16 +585,16 @@ OpenClient = Callable[..., LimitedClient]
 
 
 def test_every_response_to_an_authenticated_caller_has_the_rate_limit_headers(open_client: OpenClient) -> None:
-    there = open_client()
-    bearer, typed = there.customer.bearer, {**there.customer.bearer, **JSON}
+    client = open_client()
+    bearer, typed = client.customer.bearer, {**client.customer.bearer, **JSON}
     answers = [
-        there.read(),
-        there.read(If_None_Match="*"),
-        there.read(Accept="text/html"),
-        there.ask("GET", f"{EXPORTS}/exp_nobody", bearer),
-        there.ask("POST", TARGETS, typed, body=b"{"),
-        there.ask("POST", TARGETS, typed, body=b"{}"),
-        there.ask("POST", TARGETS, bearer, body=b"{}"),
+        client.read(),
+        client.read(If_None_Match="*"),
+        client.read(Accept="text/html"),
+        client.ask("GET", f"{EXPORTS}/exp_nobody", bearer),
+        client.ask("POST", TARGETS, typed, body=b"{"),
+        client.ask("POST", TARGETS, typed, body=b"{}"),
+        client.ask("POST", TARGETS, bearer, body=b"{}"),
     ]
     assert [answer.status_code for answer in answers] == [200, 304, 406, 404, 422, 422, 415]
     assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"principal";q=600;w=60'}
@@ -604,38 +604,38 @@ def test_every_response_to_an_authenticated_caller_has_the_rate_limit_headers(op
 
 
 def test_the_scanner_has_a_rate_limit_of_its_own(open_client: OpenClient) -> None:
-    there = open_client(RATE_LIMIT_PER_MINUTE="2")
-    actual = [there.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}") for _ in range(3)]
+    client = open_client(RATE_LIMIT_PER_MINUTE="2")
+    actual = [client.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}") for _ in range(3)]
     assert [answer.status_code for answer in actual] == [422, 422, 429]
-    assert there.read().status_code == 200
+    assert client.read().status_code == 200
 
 
 def test_forbidden_requests_count_against_the_rate_limit(open_client: OpenClient) -> None:
-    there = open_client(RATE_LIMIT_PER_MINUTE="2")
-    token = make_platform_token(there.customer)
-    actual = [there.read(Authorization=f"Bearer {token}") for _ in range(3)]
+    client = open_client(RATE_LIMIT_PER_MINUTE="2")
+    token = make_platform_token(client.customer)
+    actual = [client.read(Authorization=f"Bearer {token}") for _ in range(3)]
     assert [answer.status_code for answer in actual] == [403, 403, 429]
     assert rate_limit_of(actual[0].headers["ratelimit"])[0] == 1
 
 
 def test_a_signed_webhook_with_unknown_headers_counts_against_the_rate_limit(open_client: OpenClient) -> None:
-    there = open_client(RATE_LIMIT_PER_MINUTE="2", **CLOUD)
+    client = open_client(RATE_LIMIT_PER_MINUTE="2", **CLOUD)
     signed = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "orders/create", **JSON}
-    actual = [there.ask("POST", WEBHOOKS, signed, body=b"{}").status_code for _ in range(3)]
+    actual = [client.ask("POST", WEBHOOKS, signed, body=b"{}").status_code for _ in range(3)]
     assert actual == [422, 422, 429]
 
 
 def test_responses_to_unauthenticated_callers_have_no_rate_limit_headers(open_client: OpenClient) -> None:
-    there = open_client()
-    answers = [there.fail(), there.ask("GET", "/healthz", {}), there.ask("GET", "/nowhere", there.customer.bearer)]
+    client = open_client()
+    answers = [client.fail(), client.ask("GET", "/healthz", {}), client.ask("GET", "/nowhere", client.customer.bearer)]
     assert [answer.status_code for answer in answers] == [401, 200, 404]
     assert not [name for answer in answers for name in answer.headers if name.startswith("ratelimit")]
 
 
 def test_requests_over_the_limit_get_429_with_retry_after(open_client: OpenClient) -> None:
-    there = open_client(RATE_LIMIT_PER_MINUTE="3")
-    assert [there.read().status_code for _ in range(3)] == [200] * 3
-    refused = there.read()
+    client = open_client(RATE_LIMIT_PER_MINUTE="3")
+    assert [client.read().status_code for _ in range(3)] == [200] * 3
+    refused = client.read()
     assert_is_error(refused, 429, "RATE_LIMITED")
     remaining, seconds = rate_limit_of(refused.headers["ratelimit"])
     assert (remaining, str(seconds)) == (0, refused.headers["retry-after"])
@@ -647,137 +647,137 @@ def test_requests_over_the_limit_get_429_with_retry_after(open_client: OpenClien
 
 
 def test_the_response_to_a_blocked_address_names_the_setting(open_client: OpenClient) -> None:
-    there = open_client(AUTH_FAILURES_PER_MINUTE="2")
-    answers = [there.fail() for _ in range(3)]
+    client = open_client(AUTH_FAILURES_PER_MINUTE="2")
+    answers = [client.fail() for _ in range(3)]
     assert [answer.status_code for answer in answers] == [401, 401, 429]
     assert "AUTH_FAILURES_PER_MINUTE is 2 a minute" in answers[-1].json["error"]["message"]
 
 
 def test_a_problem_document_names_the_wait_too(open_client: OpenClient) -> None:
-    there = open_client(RATE_LIMIT_PER_MINUTE="1")
-    there.read()
-    refused = there.read(Accept="application/problem+json")
+    client = open_client(RATE_LIMIT_PER_MINUTE="1")
+    client.read()
+    refused = client.read(Accept="application/problem+json")
     assert refused.headers["content-type"] == "application/problem+json"
     assert (refused.status_code, refused.json["status"], refused.json["code"]) == (429, 429, "RATE_LIMITED")
     assert int(refused.headers["retry-after"]) >= 1
 
 
 def test_health_is_never_limited(open_client: OpenClient) -> None:
-    there = open_client(RATE_LIMIT_PER_MINUTE="1", AUTH_FAILURES_PER_MINUTE="1")
-    assert [there.fail().status_code for _ in range(2)] == [401, 429]
-    assert {there.ask("GET", "/healthz", {}).status_code for _ in range(30)} == {200}
+    client = open_client(RATE_LIMIT_PER_MINUTE="1", AUTH_FAILURES_PER_MINUTE="1")
+    assert [client.fail().status_code for _ in range(2)] == [401, 429]
+    assert {client.ask("GET", "/healthz", {}).status_code for _ in range(30)} == {200}
 
 
 def test_a_blocked_address_is_refused_even_with_a_valid_token_and_other_addresses_are_not(open_client: OpenClient) -> None:
-    there = open_client(AUTH_FAILURES_PER_MINUTE="3")
-    assert [there.fail().status_code for _ in range(3)] == [401] * 3
-    assert there.read().status_code == 200
-    refused = there.fail()
+    client = open_client(AUTH_FAILURES_PER_MINUTE="3")
+    assert [client.fail().status_code for _ in range(3)] == [401] * 3
+    assert client.read().status_code == 200
+    refused = client.fail()
     assert_is_error(refused, 429, "RATE_LIMITED")
     assert 1 <= int(refused.headers["retry-after"]) <= 60
     assert "www-authenticate" not in refused.headers
-    with_the_right_token = there.read()
+    with_the_right_token = client.read()
     assert_is_error(with_the_right_token, 429, "RATE_LIMITED")
     assert 1 <= int(with_the_right_token.headers["retry-after"]) <= 60
     assert not [name for name in with_the_right_token.headers if name.startswith("ratelimit")]
-    assert there.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}").status_code == 429
-    assert there.read("192.0.2.2").status_code == 200
-    assert there.fail("192.0.2.2").status_code == 401
+    assert client.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}").status_code == 429
+    assert client.read("192.0.2.2").status_code == 200
+    assert client.fail("192.0.2.2").status_code == 401
 
 
 def test_successes_and_other_credentials_do_not_reset_the_count(open_client: OpenClient) -> None:
-    there = open_client(AUTH_FAILURES_PER_MINUTE="3")
+    client = open_client(AUTH_FAILURES_PER_MINUTE="3")
     actual = [
-        there.fail(),
-        there.read(),
-        there.read(Authorization="Bearer nonsense"),
-        there.read(),
-        there.ask("POST", RESULTS, {"X-Scanner-Secret": "wrong", **JSON}, body=b"{}"),
-        there.read(),
-        there.fail(),
+        client.fail(),
+        client.read(),
+        client.read(Authorization="Bearer nonsense"),
+        client.read(),
+        client.ask("POST", RESULTS, {"X-Scanner-Secret": "wrong", **JSON}, body=b"{}"),
+        client.read(),
+        client.fail(),
     ]
     assert [answer.status_code for answer in actual] == [401, 200, 401, 200, 401, 200, 429]
 
 
 def test_every_kind_of_failed_authentication_is_counted(open_client: OpenClient) -> None:
     """A wrong or missing token, a wrong secret of any kind or a wrong signature, with any method that authenticates."""
-    there = open_client(AUTH_FAILURES_PER_MINUTE="9", **CLOUD)
-    poll, wrong = f"{EXPORTS}/{there.export_id}", {"Authorization": "Bearer nonsense"}
+    client = open_client(AUTH_FAILURES_PER_MINUTE="9", **CLOUD)
+    poll, wrong = f"{EXPORTS}/{client.export_id}", {"Authorization": "Bearer nonsense"}
     guesses = [
-        there.ask("GET", poll, wrong),
-        there.ask("HEAD", poll, wrong),
-        there.ask("GET", f"{EXPORTS}/exp_nobody", wrong),
-        there.ask("GET", TARGETS, {}),
-        there.ask("POST", TARGETS, wrong, body=b"{"),
-        there.ask("POST", RESULTS, {"X-Scanner-Secret": "wrong"}, body=b"{}"),
-        there.ask("POST", "/api/email/webhook", {"X-Email-Webhook-Secret": "wrong"}, body=b"{}"),
-        there.ask("POST", WEBHOOKS, {"X-Platform-Hmac-Sha256": signature(b"[]")}, body=b"{}"),
-        there.ask("POST", WEBHOOKS, {}, body=b"{}"),
-        there.ask("POST", WEBHOOKS, {"X-Platform-Hmac-Sha256": "none"}, body=b"{}"),
+        client.ask("GET", poll, wrong),
+        client.ask("HEAD", poll, wrong),
+        client.ask("GET", f"{EXPORTS}/exp_nobody", wrong),
+        client.ask("GET", TARGETS, {}),
+        client.ask("POST", TARGETS, wrong, body=b"{"),
+        client.ask("POST", RESULTS, {"X-Scanner-Secret": "wrong"}, body=b"{}"),
+        client.ask("POST", "/api/email/webhook", {"X-Email-Webhook-Secret": "wrong"}, body=b"{}"),
+        client.ask("POST", WEBHOOKS, {"X-Platform-Hmac-Sha256": signature(b"[]")}, body=b"{}"),
+        client.ask("POST", WEBHOOKS, {}, body=b"{}"),
+        client.ask("POST", WEBHOOKS, {"X-Platform-Hmac-Sha256": "none"}, body=b"{}"),
     ]
     assert [answer.status_code for answer in guesses] == [401] * 9 + [429]
     right = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "shop/redact", **JSON}
-    assert there.ask("POST", WEBHOOKS, right, body=b"{}").status_code == 429
+    assert client.ask("POST", WEBHOOKS, right, body=b"{}").status_code == 429
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_page_of_another_site_blocks_no_address(site: str, open_client: OpenClient) -> None:
     """Browsers name the requesting site in a header that pages cannot change, and such a page cannot send a credential."""
-    there = open_client(AUTH_FAILURES_PER_MINUTE="1", **CLOUD)
-    assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(3)] == [401] * 3
-    storefront = [there.ask("POST", WEBHOOKS, {"Sec-Fetch-Site": site}, body=b"{}").status_code for _ in range(3)]
+    client = open_client(AUTH_FAILURES_PER_MINUTE="1", **CLOUD)
+    assert [client.fail(Sec_Fetch_Site=site).status_code for _ in range(3)] == [401] * 3
+    storefront = [client.ask("POST", WEBHOOKS, {"Sec-Fetch-Site": site}, body=b"{}").status_code for _ in range(3)]
     assert storefront == [401] * 3
     guess = {"Authorization": "Bearer nonsense", "Sec_Fetch_Site": site}
-    assert [there.fail(**guess).status_code for _ in range(2)] == [401, 429]
+    assert [client.fail(**guess).status_code for _ in range(2)] == [401, 429]
 
 
 @pytest.mark.parametrize("site", ["none", "same-origin", "else"])
 def test_failed_requests_of_browsers_that_are_not_cross_site_are_counted(site: str, open_client: OpenClient) -> None:
-    there = open_client(AUTH_FAILURES_PER_MINUTE="1")
-    assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(2)] == [401, 429]
+    client = open_client(AUTH_FAILURES_PER_MINUTE="1")
+    assert [client.fail(Sec_Fetch_Site=site).status_code for _ in range(2)] == [401, 429]
 
 
 def test_a_forbidden_request_is_no_failed_authentication(open_client: OpenClient) -> None:
     """A token without the required permission is still valid, so the request is not a guess."""
-    there = open_client(AUTH_FAILURES_PER_MINUTE="1", DEPLOYMENT_MODE="cloud")
+    client = open_client(AUTH_FAILURES_PER_MINUTE="1", DEPLOYMENT_MODE="cloud")
     path = "/api/browser-extension/evidence-captures"
-    answers = [there.ask("POST", path, {**there.customer.bearer, **JSON}, body=b"{}") for _ in range(3)]
+    answers = [client.ask("POST", path, {**client.customer.bearer, **JSON}, body=b"{}") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [403] * 3
-    assert there.fail().status_code == 401
+    assert client.fail().status_code == 401
 
 
 def test_an_untrusted_peer_cannot_change_its_address(open_client: OpenClient) -> None:
-    there = open_client(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
-    actual = [there.fail(X_Forwarded_For=f"203.0.113.{number}").status_code for number in range(5)]
+    client = open_client(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
+    actual = [client.fail(X_Forwarded_For=f"203.0.113.{number}").status_code for number in range(5)]
     assert actual == [401, 401, 401, 429, 429]
 
 
 def test_clients_behind_a_trusted_proxy_are_counted_separately(open_client: OpenClient) -> None:
-    there = open_client(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
+    client = open_client(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
     guesser, other = (f"198.51.100.{number}, 203.0.113.{number}, 10.0.0.2" for number in (1, 2))
-    assert [there.fail("10.0.0.1", X_Forwarded_For=guesser).status_code for _ in range(4)] == [401] * 3 + [429]
-    assert there.read("10.0.0.1", X_Forwarded_For=guesser).status_code == 429
-    assert there.read("10.0.0.1", X_Forwarded_For=other).status_code == 200
-    assert there.fail("10.0.0.1", X_Forwarded_For=other).status_code == 401
-    assert there.fail("203.0.113.1").status_code == 429
+    assert [client.fail("10.0.0.1", X_Forwarded_For=guesser).status_code for _ in range(4)] == [401] * 3 + [429]
+    assert client.read("10.0.0.1", X_Forwarded_For=guesser).status_code == 429
+    assert client.read("10.0.0.1", X_Forwarded_For=other).status_code == 200
+    assert client.fail("10.0.0.1", X_Forwarded_For=other).status_code == 401
+    assert client.fail("203.0.113.1").status_code == 429
 
 
 def test_ipv6_addresses_of_one_64_bit_network_are_counted_together(open_client: OpenClient) -> None:
-    there = open_client(AUTH_FAILURES_PER_MINUTE="3")
-    actual = [there.fail(f"2001:db8:1:2::{number:x}").status_code for number in range(1, 6)]
+    client = open_client(AUTH_FAILURES_PER_MINUTE="3")
+    actual = [client.fail(f"2001:db8:1:2::{number:x}").status_code for number in range(1, 6)]
     assert actual == [401, 401, 401, 429, 429]
-    assert there.read("2001:db8:1:2:ffff::1").status_code == 429
-    assert there.fail("2001:db8:1:3::1").status_code == 401
+    assert client.read("2001:db8:1:2:ffff::1").status_code == 429
+    assert client.fail("2001:db8:1:3::1").status_code == 401
 
 
 def test_a_block_ends_at_the_reported_time(frozen: FrozenDateTimeFactory, open_client: OpenClient) -> None:
-    there = open_client(lambda settings: RateLimits(settings, clock=frozen_clock), AUTH_FAILURES_PER_MINUTE="2")
-    [*_, refused] = [there.fail() for _ in range(3)]
+    client = open_client(lambda settings: RateLimits(settings, clock=frozen_clock), AUTH_FAILURES_PER_MINUTE="2")
+    [*_, refused] = [client.fail() for _ in range(3)]
     wait_s = int(refused.headers["retry-after"])
     frozen.tick(wait_s - 1)
-    assert (there.read().status_code, there.read().headers["retry-after"]) == (429, "1")
+    assert (client.read().status_code, client.read().headers["retry-after"]) == (429, "1")
     frozen.tick(1)
-    assert there.read().status_code == 200
+    assert client.read().status_code == 200
 
 
 @pytest.mark.parametrize("limit", [50, 300])
@@ -839,15 +839,15 @@ BLOCKED = [
 
 @pytest.mark.parametrize("both", SPENT, ids=lambda both: both.title)
 def test_the_rate_limit_is_checked_in_the_documented_order(both: TwoErrors, open_client: OpenClient) -> None:
-    there = open_client(RATE_LIMIT_PER_MINUTE="1", MAX_BODY_BYTES="1024")
-    assert there.read().status_code == 200
-    headers = {**there.customer.bearer, **both.headers}
-    assert there.ask(both.method, both.path, headers, body=both.body or None).status_code == both.status
+    client = open_client(RATE_LIMIT_PER_MINUTE="1", MAX_BODY_BYTES="1024")
+    assert client.read().status_code == 200
+    headers = {**client.customer.bearer, **both.headers}
+    assert client.ask(both.method, both.path, headers, body=both.body or None).status_code == both.status
 
 
 @pytest.mark.parametrize("both", BLOCKED, ids=lambda both: both.title)
 def test_the_address_block_is_checked_in_the_documented_order(both: TwoErrors, open_client: OpenClient) -> None:
-    there = open_client(AUTH_FAILURES_PER_MINUTE="1", MAX_BODY_BYTES="1024")
-    assert [there.fail().status_code for _ in range(2)] == [401, 429]
-    headers = {**there.customer.bearer, **both.headers}
-    assert there.ask(both.method, both.path, headers, body=both.body or None).status_code == both.status
+    client = open_client(AUTH_FAILURES_PER_MINUTE="1", MAX_BODY_BYTES="1024")
+    assert [client.fail().status_code for _ in range(2)] == [401, 429]
+    headers = {**client.customer.bearer, **both.headers}
+    assert client.ask(both.method, both.path, headers, body=both.body or None).status_code == both.status
