@@ -133,7 +133,7 @@ def test_a_disabled_users_tokens_and_sessions_end_with_the_next_request(
     assert audited == [("add_grant",), ("disable_user",), ("enable_user",)]
 
 
-def test_no_session_begins_for_a_user_who_is_disabled(customer: Customer) -> None:
+def test_a_disabled_user_cannot_begin_a_session(customer: Customer) -> None:
     principal = tokens.principal_for(make_console_token(customer), utc_now())
     assert principal is not None
     operations.disable_user(customer.email, OPERATOR)

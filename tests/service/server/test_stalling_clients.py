@@ -176,7 +176,7 @@ POURED = [
 
 
 @pytest.mark.parametrize(("head", "poured"), [row[1:] for row in POURED], ids=[row[0] for row in POURED])
-def test_a_client_that_sends_without_end_delays_nobody_and_is_disconnected(
+def test_a_client_that_sends_without_end_is_disconnected_and_does_not_delay_others(
     head: bytes, poured: bytes, impatient: Service
 ) -> None:
     """A process used to serve only that client until its parent replaced it."""

@@ -45,7 +45,7 @@ def world(customer: Customer, tmp_path: Path) -> CloudInstallation:
 
 @pytest.mark.parametrize("is_dry", [False, True])
 @pytest.mark.parametrize(("endpoint", "setting"), LIMITED)
-def test_a_route_refuses_what_exceeds_a_limit(
+def test_a_route_refuses_a_request_beyond_an_account_limit(
     endpoint: int, setting: str, is_dry: bool, world: CloudInstallation, tmp_path: Path
 ) -> None:
     client = limited(world, tmp_path, **{setting: "1"})

@@ -577,7 +577,7 @@ def asked_with(call: Call, token: str) -> Call:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_each_operation_takes_its_own_ability(operation: str, client: TestClient, customer: Customer) -> None:
+def test_each_operation_requires_its_own_ability(operation: str, client: TestClient, customer: Customer) -> None:
     ability, make = OPERATIONS[operation]
     export_id = failed(customer) if operation == "retry" else prepared(client)
     call = make(customer, export_id)

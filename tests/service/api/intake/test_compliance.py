@@ -557,7 +557,7 @@ def test_only_cloud_mode_has_the_compliance_route(mode: str, customer: Customer,
     assert count() == 0
 
 
-def test_a_lost_wake_up_loses_nothing(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
+def test_a_request_is_stored_even_if_its_wake_up_fails(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
     wake_ups.is_connected = False
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
     assert compliance_requests.count_waiting(utc_now()) == 1

@@ -201,7 +201,7 @@ def test_an_action_changes_the_status_as_in_the_table(
 
 
 @pytest.mark.parametrize("body", [None, {}])
-def test_the_body_may_be_left_out(client: TestClient, customer: Customer, target: Target, body: Any) -> None:
+def test_the_body_of_an_action_is_optional(client: TestClient, customer: Customer, target: Target, body: Any) -> None:
     assert act(client, customer, target.id, "pause", body=body).json["status"] == "paused"
 
 
@@ -458,7 +458,7 @@ def test_an_address_that_the_policy_no_longer_allows_is_detected(
     assert resolver.asked == []
 
 
-def test_a_lookup_refused_by_our_own_overload_says_nothing_about_the_target(
+def test_a_lookup_refused_by_our_own_overload_does_not_change_the_target(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     resolver.table[HOST] = DnsFailure.OVERLOADED

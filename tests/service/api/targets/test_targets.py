@@ -98,7 +98,7 @@ def test_an_unsafe_address_is_rejected_with_the_reason(
         assert hidden not in answer.text
 
 
-def test_an_overload_of_our_own_lookups_is_no_error_of_the_address(client: TestClient, customer: Customer) -> None:
+def test_an_overload_of_our_own_lookups_is_reported_as_unavailable(client: TestClient, customer: Customer) -> None:
     before = everything_stored()
     answer = register(client, customer, base_url="https://busy.example.com/")
     assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")

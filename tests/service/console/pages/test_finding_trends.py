@@ -126,5 +126,5 @@ def test_other_days_and_projects_of_others_are_refused(person: ConsoleBrowser, s
 
 
 @on_sqlite
-def test_without_a_fix_there_is_no_time_to_fix(person: ConsoleBrowser) -> None:
+def test_without_a_fix_no_median_time_to_fix_is_shown(person: ConsoleBrowser) -> None:
     assert "median time to fix" not in person.get("/findings/trends").text

@@ -240,7 +240,7 @@ def test_a_mail_that_no_key_can_decrypt_is_dropped(person: LinkBrowser, mail_wor
     assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
 
 
-def test_a_removed_users_links_go_with_the_user(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
+def test_a_link_of_a_removed_user_is_refused(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
     person.ask(customer.email)
     [token] = mail_worker.tokens()
     with connection():

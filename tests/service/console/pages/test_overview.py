@@ -454,7 +454,7 @@ def test_the_page_takes_as_many_statements_for_a_thousand_targets_as_for_one(cus
     assert {statement.sql: steps for statement in ran if (steps := full_scans(statement))} == {}
 
 
-def test_a_number_beyond_the_counting_limit_says_so(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_number_beyond_the_counting_limit_has_a_plus(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 10, "https://tracker.example.com/hook")
     many_waiting(customer, 0, 1_001, (0, 10), utc_now() + timedelta(hours=1))
     page = person.get("/overview").text
@@ -463,7 +463,7 @@ def test_a_number_beyond_the_counting_limit_says_so(person: ConsoleBrowser, cust
 
 @on_sqlite
 @pytest.mark.parametrize("case", ["breaker", "receiver asked"])
-def test_a_hold_says_when_the_next_attempt_is(case: str, person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_hold_is_shown_with_the_time_of_the_next_attempt(case: str, person: ConsoleBrowser, customer: Customer) -> None:
     changes, reason, _ = PROBLEMS[case]
     make_target(customer)
     held_until = to_ms(utc_now() + timedelta(minutes=14, seconds=30))

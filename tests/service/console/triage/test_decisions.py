@@ -228,9 +228,7 @@ def test_an_undo_on_the_page_of_a_ticket_returns_to_that_page(person: ConsoleBro
 
 
 @on_sqlite
-def test_the_dismissal_of_a_snoozed_ticket_cannot_be_undone_because_the_snooze_is_gone(
-    person: ConsoleBrowser, prepare: Callable[..., str]
-) -> None:
+def test_the_dismissal_of_a_snoozed_ticket_cannot_be_undone(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
     person.get(f"/exports/{export_id}")
     person.post(f"/exports/{export_id}/snooze", days="7")

@@ -242,7 +242,7 @@ def test_a_bad_filter_is_refused_by_its_name(query: str, person: ConsoleBrowser)
 
 
 @on_sqlite
-def test_a_period_of_the_address_is_named_and_removed(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_the_period_in_the_url_is_shown_and_can_be_removed(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     found = prepare(severity="high")
     query = "severity=high&created_after=2026-01-01T00:00:00Z&created_before=2026-01-02T00:00:00Z"
     page = person.get("/inbox", query)
@@ -254,7 +254,7 @@ def test_a_period_of_the_address_is_named_and_removed(person: ConsoleBrowser, pr
 
 
 @on_sqlite
-def test_a_bad_filter_leads_back_to_the_page_without_it(person: ConsoleBrowser) -> None:
+def test_the_error_page_of_an_invalid_filter_links_the_page_without_filters(person: ConsoleBrowser) -> None:
     for path, query in (("/deliveries", "q=>>"), ("/findings", "project_id=x"), ("/audit", "first_day=1")):
         assert f'<a href="/console{path}">Back</a>' in person.get(path, query).text
 
@@ -529,7 +529,7 @@ def test_the_first_row_of_the_next_page_follows_the_last_row_of_a_page(person: C
 
 
 @on_sqlite
-def test_a_ticket_leads_to_a_rule_about_it(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_ticket_links_the_form_of_a_rule_that_matches_it(person: ConsoleBrowser, customer: Customer) -> None:
     posted = PostbackForm().read(postback(1, [issue("zap:a&b*c")]))
     [export_id] = record_postback(posted, customer.project_id).ticket_exports
     assert "/rules/new" not in person.get(f"/exports/{export_id}").text

@@ -10,7 +10,7 @@ def test_an_address_without_parameters_is_its_path() -> None:
     assert ListAddress("/inbox", {"q": ""}).href() == "/inbox"
 
 
-def test_a_link_keeps_what_it_does_not_change_and_encodes_it() -> None:
+def test_a_link_keeps_and_encodes_the_parameters_that_it_does_not_change() -> None:
     assert ADDRESS.href(export="exp_2") == "/inbox?severity=high,low&q=a+b%26c&cursor=Mg&export=exp_2"
     assert ADDRESS.href(cursor=None, export=None) == "/inbox?severity=high,low&q=a+b%26c"
 

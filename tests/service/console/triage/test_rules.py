@@ -231,7 +231,7 @@ def test_a_token_without_the_ability_makes_no_rule(
 
 
 @on_sqlite
-def test_the_form_says_if_the_token_may_only_label(decider: ConsoleBrowser, customer: Customer) -> None:
+def test_the_form_names_the_missing_ability_if_the_token_may_only_label(decider: ConsoleBrowser, customer: Customer) -> None:
     assert "ticket-exports:approve" not in decider.get("/rules/new").text
     labeler = ConsoleBrowser(decider.client)
     labeler.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES))
