@@ -101,14 +101,14 @@ def test_an_update_of_many_rows_is_executed_for_each(database: str) -> None:
         execute("DROP TABLE kept")
 
 
-def test_no_rows_are_no_statement(database: str) -> None:
+def test_an_empty_list_of_rows_runs_no_statement(database: str) -> None:
     with statements() as found:
         execute_over("INSERT INTO nowhere {rows}", TYPES, [])
         assert rows_over(TELL, TYPES, [], (0,)) == []
     assert found == []
 
 
-def test_any_number_of_rows_takes_few_statements_of_few_texts(database: str) -> None:
+def test_any_number_of_rows_runs_few_statements_with_few_distinct_texts(database: str) -> None:
     """Each SQL text is planned once per connection, and SQLite's driver caches only 128 texts of all statements."""
     with statements() as found:
         for count in range(1, 501):

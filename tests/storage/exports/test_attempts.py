@@ -74,7 +74,7 @@ def test_the_responses_of_a_redacted_export_are_erased(customer: Customer) -> No
     assert [each.response_excerpt for each in attempts.list_details(export_id)] == [None]
 
 
-def test_the_newest_attempts_come_first_a_page_at_a_time(customer: Customer) -> None:
+def test_attempts_are_listed_newest_first_in_pages(customer: Customer) -> None:
     export_id = tried(customer, 5)
     first = newest(customer, export_id, limit=2)
     rest = newest(customer, export_id, before=first[-1].id)

@@ -401,7 +401,7 @@ def test_a_group_that_is_open_again_has_the_severity_of_a_place_that_became_more
     assert post(customer, 5, issue("csp", severity="critical")).ticket_exports == ()
 
 
-def test_a_group_that_stays_closed_beside_another_one_is_raised_and_stays_closed(customer: Customer) -> None:
+def test_a_closed_group_beside_an_open_one_gets_the_higher_severity_and_stays_closed(customer: Customer) -> None:
     by_rule(customer)
     [first] = post(customer, 1, issue("csp", severity="low")).ticket_exports
     for run in (2, 3):

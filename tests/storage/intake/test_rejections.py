@@ -41,7 +41,7 @@ def test_the_newest_rejection_is_kept_whatever_the_order_of_writes(database: str
     assert rows("SELECT COUNT(*) FROM inbound_refusals") == [(1,)]
 
 
-def test_all_sources_are_one_statement_and_none_are_no_statement(database: str) -> None:
+def test_rejections_of_all_sources_are_one_statement_and_an_empty_list_is_none(database: str) -> None:
     with statements() as ran:
         rejections.record([])
     assert ran == []

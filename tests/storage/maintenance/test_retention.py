@@ -595,7 +595,7 @@ def test_exports_that_a_bulk_job_has_not_reached_yet_are_kept(customer: Customer
     assert planned() == prune() == {"exports": 1}
 
 
-def test_a_report_is_emptied_and_its_request_stays(database: str) -> None:
+def test_an_old_report_is_erased_and_its_request_is_kept(database: str) -> None:
     def reported(at: datetime, topic: Topic) -> str:
         request_id = compliance_requests.receive(*order(topic, ADA), VAULT, at, "storefront")
         held = compliance_requests.claim_next(at)

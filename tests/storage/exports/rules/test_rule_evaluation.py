@@ -128,7 +128,7 @@ def test_the_oldest_matching_rule_decides_whatever_its_action(customer: Customer
     assert prepare([draft(customer, 3)])[0].status is ExportStatus.APPROVED
 
 
-def test_labels_change_the_digest_and_are_no_edit(customer: Customer) -> None:
+def test_labels_of_a_rule_change_the_digest_and_do_not_count_as_an_edit(customer: Customer) -> None:
     make_rule(customer, labelling("website-risk", "a", "b"))
     [export] = prepare([draft(customer)])
     assert export.ticket["labels"] == ["website-risk", "a", "b"]
@@ -148,7 +148,9 @@ def test_a_rule_dismisses_with_its_reason(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize(("reason", "is_open"), [("false_positive", True), ("wont_fix", True), ("test", False)])
-def test_a_dismissed_group_stays_open_for_two_reasons(customer: Customer, reason: str, is_open: bool) -> None:
+def test_a_group_dismissed_by_a_rule_stays_open_for_two_of_the_reasons(
+    customer: Customer, reason: str, is_open: bool
+) -> None:
     make_rule(customer, RuleAction(RuleActionType.DISMISS, reason=DismissalReason(reason)))
     [export] = prepare([draft(customer, open_group="csp-missing", findings=2)])
     assert rows("SELECT open_group FROM exports WHERE id = ?", (export.id,)) == [("csp-missing" if is_open else None,)]
@@ -420,7 +422,7 @@ def test_a_rule_stops_when_its_target_is_removed(customer: Customer, target: Tar
     assert stopped(rule.id) == (False, StoppedReason.TARGET_REMOVED)
 
 
-def test_waiting_exports_are_left_to_people_when_the_target_is_removed(customer: Customer, target: Target) -> None:
+def test_waiting_exports_stay_prepared_when_the_target_is_removed(customer: Customer, target: Target) -> None:
     rule = make_rule(customer, approving(target))
     pause(target)
     [export] = prepare([draft(customer)])
@@ -433,7 +435,7 @@ def test_waiting_exports_are_left_to_people_when_the_target_is_removed(customer:
     assert rows("SELECT approved_by_rule_id FROM exports") == [(None,)]
 
 
-def test_waiting_exports_are_left_to_people_when_the_author_is_disabled(customer: Customer, target: Target) -> None:
+def test_waiting_exports_stay_prepared_when_the_author_is_disabled(customer: Customer, target: Target) -> None:
     colleague = make_colleague(customer)
     make_rule(colleague, approving(target))
     pause(target)
