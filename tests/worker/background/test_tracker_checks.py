@@ -131,7 +131,7 @@ def test_a_passed_ping_ends_a_failed_validation(customer: Customer, gitea: FakeG
     assert targets.get(target_id, None).validation_status == "passed"
 
 
-def test_a_rate_limit_postpones_a_validation_and_says_nothing_about_the_target(
+def test_a_rate_limit_postpones_a_validation_and_does_not_change_the_target(
     customer: Customer, gitea: FakeGitea, client: HttpClient
 ) -> None:
     target_id = make_tracker(customer, gitea.base_url, VAULT)

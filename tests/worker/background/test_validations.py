@@ -98,7 +98,7 @@ def test_a_result_after_another_worker_took_over_is_not_written(customer: Custom
     assert targets.get(target.id, None).validation_status == "passed"
 
 
-def test_a_lookup_refused_by_our_own_overload_says_nothing_about_the_target(customer: Customer) -> None:
+def test_a_lookup_refused_by_our_own_overload_does_not_change_the_target(customer: Customer) -> None:
     target = make_due(customer)
     before = targets.get(target.id, None)
     assert run_once(validation_task(FakeInspect(Validation("dns_overloaded"))))

@@ -136,7 +136,7 @@ def test_a_wake_up_waits_no_longer_than_its_time_slice(customer: Customer) -> No
         assert statuses() == {"delivering": 1}
 
 
-def test_a_lost_wake_up_costs_one_sweep(customer: Customer) -> None:
+def test_after_a_lost_wake_up_exports_are_delivered_at_the_next_sweep(customer: Customer) -> None:
     post = FakePost()
     with running_dispatcher(post, sweep_s=0.2):
         time.sleep(0.3)

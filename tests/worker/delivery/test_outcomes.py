@@ -233,7 +233,7 @@ def test_no_attempt_is_scheduled_within_the_hold_of_the_same_response() -> None:
     assert wait_s(judged(answer(429), try_number=3)) == 120
 
 
-def test_a_target_that_is_gone_is_disabled_with_the_reason() -> None:
+def test_a_410_response_disables_the_target_with_the_reason() -> None:
     assert judged(answer(410)).effect.reason == "receiver_gone"
 
 

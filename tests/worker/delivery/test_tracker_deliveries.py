@@ -274,7 +274,7 @@ class ReplacedMeanwhile(QuickGitea):
         return (yield from super().create(access, ticket))
 
 
-def test_an_attempt_that_was_refused_with_a_replaced_token_is_made_again(customer: Customer, gitea: FakeGitea) -> None:
+def test_an_attempt_refused_for_a_replaced_token_is_repeated(customer: Customer, gitea: FakeGitea) -> None:
     tracker = ReplacedMeanwhile()
     tracker.target_id = make_tracker(customer, gitea.base_url, VAULT, token="an expired token")
     [export_id] = approve(customer, tracker.target_id)

@@ -86,7 +86,7 @@ def test_a_wrong_configuration_blocks_the_export_and_the_target(code: str) -> No
     assert verdict.effect.connected == "failing"
 
 
-def test_a_refused_ticket_fails_and_says_nothing_about_the_target() -> None:
+def test_a_refused_ticket_fails_without_an_effect_on_the_target() -> None:
     verdict = judged(refused(TrackerFailure(FailureKind.PAYLOAD, REJECTED)))
     assert (verdict.transition, verdict.reason, verdict.error_code) == (Transition.FAIL, REJECTED, REJECTED)
     assert verdict.outcome == "rejected"

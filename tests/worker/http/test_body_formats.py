@@ -180,5 +180,5 @@ def test_an_event_of_a_ticket_is_a_cloud_event_of_its_type(kind: TicketEventType
 
 
 @pytest.mark.parametrize("body", EVENTS.values(), ids=list(EVENTS))
-def test_an_event_of_a_ticket_stays_json_where_sarif_is_wanted(body: bytes) -> None:
+def test_an_event_of_a_ticket_is_sent_as_json_to_a_sarif_target(body: bytes) -> None:
     assert formatted(body, BodyFormat.SARIF) == (body, {"Content-Type": "application/json"})

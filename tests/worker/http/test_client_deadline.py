@@ -159,7 +159,7 @@ def test_the_deadline_holds_over_tls_too(tmp_path: Path, behave: Callable[[Peer]
     assert took_s <= DEADLINE_S + SLACK_S
 
 
-def test_a_connect_that_takes_too_long_is_given_up() -> None:
+def test_a_connect_beyond_its_timeout_is_aborted() -> None:
     with silent_port("127.0.0.1") as port, made_client(connect_timeout_s=0.3) as client:
         outcome, took_s = timed(client, f"http://127.0.0.1:{port}/")
     assert outcome.error == "connect_timeout"

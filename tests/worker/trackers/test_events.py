@@ -144,7 +144,9 @@ def test_whatever_happens_to_its_responses_an_event_is_one_comment(
 
 
 @pytest.mark.parametrize("body", [b"<html>Sign in</html>", b"{}", b"[]"])
-def test_a_success_that_names_no_comment_is_no_success(server: FakeGitea, runner: TrackerRunner, body: bytes) -> None:
+def test_a_success_without_a_comment_is_retried_with_an_unknown_outcome(
+    server: FakeGitea, runner: TrackerRunner, body: bytes
+) -> None:
     server.next_comments(Refusal(200, body=body))
     result = applied(server, runner, event())
     assert isinstance(result.value, TrackerFailure)
@@ -183,7 +185,7 @@ def test_a_deleted_issue_fails_its_event_without_blocking_the_target(
     assert not result.is_outcome_unknown
 
 
-def test_a_token_that_lost_its_access_is_the_target_s_failure(server: FakeGitea, runner: TrackerRunner) -> None:
+def test_a_token_without_access_is_a_configuration_failure(server: FakeGitea, runner: TrackerRunner) -> None:
     result = applied(server, runner, event(), token="another-token")
     assert result.value == TrackerFailure(FailureKind.CONFIGURATION, "tracker_token_rejected")
     server.refusal = Refusal(404)

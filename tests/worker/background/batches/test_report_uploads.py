@@ -124,7 +124,7 @@ def test_a_page_with_forbidden_content_is_refused_with_the_reason_and_the_others
 
 
 @pytest.mark.parametrize("path", ["pay/4111111111111111", "reset/sk_live_4eC39HqLyjWDarjtT1zdp7dc"])
-def test_a_page_whose_url_has_forbidden_content_is_refused_and_not_named(customer: Customer, path: str) -> None:
+def test_a_page_whose_url_has_forbidden_content_is_refused_without_its_url(customer: Customer, path: str) -> None:
     match = {"template-id": "t", "matched-at": f"https://shop.example/{path}", "info": {"name": "n", "severity": "high"}}
     upload = make_report_upload(customer, json.dumps([match]).encode(), "nuclei")
     work(task())
