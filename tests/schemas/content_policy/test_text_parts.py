@@ -41,7 +41,7 @@ def test_only_parts_with_a_long_run_are_kept(texts: list[str], kept: list[str]) 
     assert [part.strip("\n").replace("ë", "?") for part in found.split("\0") if part.strip("\n")] == kept
 
 
-def test_long_runs_come_in_their_order() -> None:
+def test_long_runs_are_returned_in_their_order() -> None:
     assert long_runs(f"b{RUN} short {RUN}-1.x", LETTERS) == [f"b{RUN}".encode(), f"{RUN}-1".encode()]
     assert long_runs(RUN[1:], LETTERS) == []
 

@@ -67,7 +67,7 @@ def test_an_invalid_approval_is_refused_with_the_field(body: Any, expected: tupl
     assert "hunter2" not in repr(refused.value.problems)
 
 
-def test_a_prepared_export_is_shown_with_nulls_and_without_what_is_optional() -> None:
+def test_a_prepared_export_is_shown_with_nulls_and_without_optional_members() -> None:
     assert shown(ROW) == {
         "id": "exp_1",
         "status": "prepared",
@@ -152,7 +152,9 @@ def test_an_expired_hold_is_not_shown(status: ExportStatus) -> None:
 
 @pytest.mark.parametrize("status", WAITING_STATUSES)
 @pytest.mark.parametrize("target_status", [TargetStatus.PAUSED, TargetStatus.INACTIVE])
-def test_a_stopped_target_is_named_and_polled_once_a_minute(status: ExportStatus, target_status: TargetStatus) -> None:
+def test_an_export_of_a_stopped_target_has_its_status_as_reason_and_a_wait_of_a_minute(
+    status: ExportStatus, target_status: TargetStatus
+) -> None:
     held: dict[str, Any] = {"target_status": target_status.value, "held_until": to_ms(NOW + timedelta(hours=1))}
     export = waiting(status, 30)._replace(**held)
     record = shown(export)

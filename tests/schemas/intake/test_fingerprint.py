@@ -105,7 +105,7 @@ def test_a_repeated_issue_is_stored_as_last_reported() -> None:
     assert list(by_fingerprint(PAGE, [ISSUE, said_again]).values()) == [said_again]
 
 
-def test_an_issue_that_is_there_twice_has_its_highest_severity() -> None:
+def test_a_repeated_issue_has_its_highest_severity() -> None:
     mild = replace(ISSUE, severity="low")
     assert list(by_fingerprint(PAGE, [ISSUE, mild]).values()) == [ISSUE]
     assert list(by_fingerprint(PAGE, [mild, ISSUE, mild]).values()) == [ISSUE]

@@ -135,7 +135,7 @@ def test_distinct_locations_stay_distinct(places: tuple[str, ...]) -> None:
         ("* > .css-1q2w3e4", "* > .css-*"),
     ],
 )
-def test_a_description_in_words_stays_readable(location: str, lasting: str) -> None:
+def test_a_description_in_words_is_not_changed_by_normalization(location: str, lasting: str) -> None:
     assert stable_selector(location) == lasting
 
 

@@ -51,7 +51,7 @@ def test_source_addresses_are_at_most_one_of_each_family() -> None:
             parse_sources(text)
 
 
-def test_a_certificate_serves_its_accounts() -> None:
+def test_a_certificate_is_used_only_for_its_accounts() -> None:
     assert Egress(certificate="pair").certificate_for(7) == "pair"
     assert Egress(certificate="pair", certificate_accounts=frozenset({7})).certificate_for(7) == "pair"
     assert Egress(certificate="pair", certificate_accounts=frozenset({7})).certificate_for(8) is None

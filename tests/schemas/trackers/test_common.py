@@ -284,6 +284,6 @@ def test_a_value_is_read_at_its_path_or_is_none(path: tuple[str | int, ...], fou
 
 
 @pytest.mark.parametrize("length", [500, 501])
-def test_a_longer_url_is_left_out(length: int) -> None:
+def test_a_url_of_more_than_500_characters_is_omitted(length: int) -> None:
     url = "https://example.com/".ljust(length, "a")
     assert issue_url(url) == (url if length == 500 else None)

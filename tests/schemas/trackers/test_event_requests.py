@@ -224,7 +224,7 @@ def test_the_category_of_a_status_says_whether_an_issue_is_open(access: TrackerA
 
 @BOTH
 @pytest.mark.parametrize(("is_open", "wanted"), [(False, "31"), (True, "11")])
-def test_the_first_transition_of_the_wanted_category_is_made(access: TrackerAccess, is_open: bool, wanted: str) -> None:
+def test_the_first_transition_to_the_required_category_is_used(access: TrackerAccess, is_open: bool, wanted: str) -> None:
     transitions = [transition("1", None), transition("11", "new"), transition("31", "done"), transition("41", "done")]
     answers = [answer(200, {"transitions": transitions}), answer(204)]
     result, requests = play(JIRA.set_open(access, SHOP_7, is_open=is_open), answers)

@@ -238,7 +238,7 @@ def test_an_issue_that_cannot_be_closed_has_the_comment(failure: TrackerFailure 
 
 
 @pytest.mark.parametrize("issue_id", ["", "..", "7/comments", "7?x=1", "-7", "SHOP-", "\u0661", "SHOP 7"])
-def test_an_id_that_is_no_part_of_a_path_is_not_sent(issue_id: str) -> None:
+def test_an_invalid_issue_id_is_not_sent(issue_id: str) -> None:
     assert applied(OneIssue(), event(issue_id=issue_id)) == (TrackerFailure(PAYLOAD, ISSUE_NOT_FOUND), [])
 
 

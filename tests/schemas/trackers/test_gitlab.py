@@ -281,7 +281,7 @@ def test_the_issue_is_found_by_its_description() -> None:
     require_described(requests)
 
 
-def test_an_issue_that_the_search_does_not_know_is_found_among_the_users_newest() -> None:
+def test_an_issue_missing_in_the_search_is_found_among_the_newest_of_the_user() -> None:
     result, requests = play(GITLAB.find(access_to(), TICKET), [answer(200, []), answer(200, [issue(8, "another"), issue()])])
     assert result == TrackerIssue("7", PAGE)
     assert query_of(requests[1]) == {

@@ -194,7 +194,7 @@ def test_an_invalid_url_is_replaced_by_the_page_of_the_issue(url: Any) -> None:
 
 
 @pytest.mark.parametrize("response", [data(teams={"nodes": []}), data(teams={"nodes": [{}]})])
-def test_a_team_that_the_key_cannot_see_is_named(response: TrackerResponse) -> None:
+def test_a_team_that_the_key_cannot_read_is_reported(response: TrackerResponse) -> None:
     for steps in (LINEAR.create(ACCESS, TICKET), LINEAR.validate(ACCESS)):
         result, _ = play(steps, [response])
         assert result == configuration("tracker_not_found", "team")
@@ -343,7 +343,7 @@ def test_a_comment_has_our_id_and_every_request_matches_the_schema() -> None:
     require_official([*requests, *closing, *erasing])
 
 
-def test_a_second_comment_under_our_id_is_refused_and_is_no_failure() -> None:
+def test_a_comment_refused_because_it_exists_counts_as_a_success() -> None:
     for comments, expected in (((EVENT_ID,), None), ((), REJECTED)):
         result, _ = play(
             LINEAR.comment(ACCESS, event()), [issue_node(), error("invalid input"), issue_node("started", *comments)]
@@ -391,7 +391,7 @@ def test_a_team_without_such_a_state_closes_nothing() -> None:
     assert play(LINEAR.set_open(ACCESS, event(), is_open=False), answers)[0] is False
 
 
-def test_an_erased_issue_has_the_title_that_says_so() -> None:
+def test_an_erased_issue_has_the_title_erased_ticket() -> None:
     title = f"Erased ticket {EVENT_EXPORT_ID}"
     result, requests = play(LINEAR.redact(ACCESS, event()), [issue_node(), updated("started", title)])
     assert result is None

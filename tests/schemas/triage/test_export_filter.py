@@ -151,7 +151,7 @@ def test_the_cursor_of_waiting_exports_is_valid_at_a_later_time() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2:", f"1:{EXPORT}", f"2:000000000000:0:{EXPORT}", "é", "2:a:b:c:d"])
-def test_a_text_that_was_not_created_here_is_no_cursor(text: str) -> None:
+def test_a_foreign_text_is_not_accepted_as_a_cursor(text: str) -> None:
     assert decode_cursor(QUERY, ExportSort.NEWEST, base64url(text)) is None
     assert decode_cursor(QUERY, ExportSort.NEWEST, text) is None
 
