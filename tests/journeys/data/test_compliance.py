@@ -61,10 +61,12 @@ def everything_in(redis: RedisServer) -> str:
 
 
 @pytest.mark.parametrize(
-    ("database_url", "heir_is"), [("sqlite", "started later"), ("postgresql", "already there")], indirect=["database_url"]
+    ("database_url", "successor_is"),
+    [("sqlite", "started later"), ("postgresql", "already there")],
+    indirect=["database_url"],
 )
 def test_another_worker_completes_the_redaction_of_a_killed_worker(
-    start: Callable[..., WorkerProcess], customer: Customer, redis: RedisServer, tmp_path: Path, heir_is: str
+    start: Callable[..., WorkerProcess], customer: Customer, redis: RedisServer, tmp_path: Path, successor_is: str
 ) -> None:
     client = cloud_client(tmp_path, REDIS_URL=redis.url)
     planter = PersonDataSeeder(client, give_shop(customer))
@@ -88,7 +90,7 @@ def test_another_worker_completes_the_redaction_of_a_killed_worker(
         assert len(report["records"]) == 19
 
         plant_captures(customer, ADA, CAPTURES)
-        if heir_is == "already there":
+        if successor_is == "already there":
             workers.append(stack.enter_context(start()))
         assert send_webhook(client, Topic.CUSTOMER_REDACT, redact_body(ADA)).status_code == 204
         WakeUpQueue(connect(redis.url)).notify()
@@ -99,7 +101,7 @@ def test_another_worker_completes_the_redaction_of_a_killed_worker(
         assert 0 < erased(request_id) <= CAPTURES
         assert compliance_requests.get(request_id).result is None
         assert traces_of(ADA, stored()) != []
-        if heir_is == "started later":
+        if successor_is == "started later":
             workers.append(stack.enter_context(start()))
         wait_until(lambda: compliance_requests.get(request_id).result, TAKEN_OVER_WITHIN_S)
 

@@ -60,15 +60,15 @@ def test_a_worker_stopped_within_a_transaction_delays_deliveries_only_briefly(
 ) -> None:
     """For the server this worker is like one whose machine lost power: its connection stays open and keeps its locks."""
     [export_id] = approved(receiver.url())
-    with failing("--at", "claimed", "--signal", "STOP") as standing:
-        standing.go()
-        wait_until(standing.is_stopped)
+    with failing("--at", "claimed", "--signal", "STOP") as stopped:
+        stopped.go()
+        wait_until(stopped.is_stopped)
         with start():
             wait_until(is_exported(export_id), 20)
-        standing.signal(signal.SIGCONT)
+        stopped.signal(signal.SIGCONT)
         time.sleep(OBSERVED_S / 2)
-        standing.signal()
-        assert standing.wait() == 0
+        stopped.signal()
+        assert stopped.wait() == 0
     assert receiver.keys == [export_id]
     assert queries.get(export_id).attempts == 1
 
@@ -91,13 +91,13 @@ def test_a_worker_resumed_after_its_leases_expired_sends_and_writes_nothing(
         wait_until(lambda: len(receiver.requests) == 2)
         sending.signal(signal.SIGSTOP)
         receiver.gate.set()
-        heir = stack.enter_context(start())
+        successor = stack.enter_context(start())
         wait_until(all_are("exported"))
         written = rows("SELECT export_id, number, worker FROM attempts ORDER BY id")
         for late in (committed, sending):
             late.signal(signal.SIGCONT)
         time.sleep(OBSERVED_S / 2)
-        for worker in (committed, sending, heir):
+        for worker in (committed, sending, successor):
             worker.signal()
             assert worker.wait() == 0
     assert Counter(receiver.keys) == dict.fromkeys(not_begun, 1) | dict.fromkeys(unanswered, 2)
@@ -170,24 +170,24 @@ def test_a_clock_step_with_waiting_exports_causes_no_repeated_or_early_delivery(
 
 
 @on_sqlite
-@pytest.mark.parametrize("heir_is", ["already there", "started later"])
+@pytest.mark.parametrize("successor_is", ["already there", "started later"])
 def test_a_dead_worker_does_not_delay_deliveries_after_the_clock_stepped_back(
-    pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, heir_is: str
+    pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, successor_is: str
 ) -> None:
     """Its lease expires, and its heartbeat was written, at a time that the clock reaches again only after an hour."""
     receiver.gate.clear()
-    with pair() as dying, pair() as heir:
+    with pair() as dying, pair() as successor:
         [taken_over] = approved(receiver.url())
         dying.go()
         wait_until(lambda: receiver.requests)
-        if heir_is == "already there":
-            heir.go()
+        if successor_is == "already there":
+            successor.go()
             wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
         dying.kill()
         receiver.gate.set()
         stepping_clock.step_to(-HOUR_S)
-        if heir_is == "started later":
-            heir.go()
+        if successor_is == "started later":
+            successor.go()
         with transaction():
             fresh = approved_each(receiver.url(), 8, stepping_clock.now())
             # One request at a time for each target. If the dead worker still counted, it would own some of the targets.

@@ -40,22 +40,24 @@ NOTICED_WITHIN_S: Final = 1.5
 
 
 @pytest.mark.parametrize(
-    ("database_url", "heir_is"), [("sqlite", "started again"), ("postgresql", "already there")], indirect=["database_url"]
+    ("database_url", "successor_is"),
+    [("sqlite", "started again"), ("postgresql", "already there")],
+    indirect=["database_url"],
 )
 def test_another_worker_repeats_the_delivery_of_a_killed_worker(
-    start: Callable[..., WorkerProcess], receiver: CountingReceiver, heir_is: str
+    start: Callable[..., WorkerProcess], receiver: CountingReceiver, successor_is: str
 ) -> None:
     receiver.gate.clear()
     [export_id] = approved(receiver.url())
     with ExitStack() as stack:
         worker = stack.enter_context(start())
         wait_until(lambda: receiver.requests)
-        if heir_is == "already there":
+        if successor_is == "already there":
             stack.enter_context(start())
         assert len(receiver.requests) == 1
         worker.kill()
         receiver.gate.set()
-        if heir_is == "started again":
+        if successor_is == "started again":
             stack.enter_context(start())
         # Counted from the kill, or from the start of another worker that can take over.
         assert wait_until(is_exported(export_id)) < TAKEN_OVER_WITHIN_S

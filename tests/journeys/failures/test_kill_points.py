@@ -80,7 +80,7 @@ def port_with_full_backlog() -> Iterator[int]:
             yield port
 
 
-def dies_connecting(worker: FailingWorker) -> tuple[str, int]:
+def killed_while_connecting(worker: FailingWorker) -> tuple[str, int]:
     with port_with_full_backlog() as port:
         [export_id] = approved(f"http://127.0.0.1:{port}/hook")
         worker.go()
@@ -89,7 +89,7 @@ def dies_connecting(worker: FailingWorker) -> tuple[str, int]:
     return export_id, port
 
 
-def dies_of_two_signals_to_stop(worker: FailingWorker, held: CountingReceiver) -> str:
+def stopped_by_a_second_signal(worker: FailingWorker, held: CountingReceiver) -> str:
     [export_id] = approved(held.url())
     worker.go()
     wait_until(lambda: held.of(export_id))
@@ -101,10 +101,10 @@ def dies_of_two_signals_to_stop(worker: FailingWorker, held: CountingReceiver) -
     return export_id
 
 
-def dies_shaking_hands(worker: FailingWorker, port: int, greeted: threading.Event) -> str:
+def killed_during_tls_handshake(worker: FailingWorker, port: int, handshake_began: threading.Event) -> str:
     [export_id] = approved(f"https://127.0.0.1:{port}/hook")
     worker.go()
-    assert greeted.wait(15)
+    assert handshake_began.wait(15)
     worker.kill()
     return export_id
 
@@ -113,11 +113,11 @@ def test_another_worker_completes_deliveries_of_workers_killed_at_any_point(
     failing: Callable[..., FailingWorker], receiver: CountingReceiver
 ) -> None:
     with ExitStack() as stack:
-        doomed = [failing("--at", point, WORKER_CONCURRENCY="1") for point, *_ in POINTS]
-        for worker in (heir := failing(), *doomed):
+        killed_workers = [failing("--at", point, WORKER_CONCURRENCY="1") for point, *_ in POINTS]
+        for worker in (successor := failing(), *killed_workers):
             stack.enter_context(worker)
         ids = []
-        for (point, arrived, *_), worker in zip(POINTS, doomed, strict=True):
+        for (point, arrived, *_), worker in zip(POINTS, killed_workers, strict=True):
             [export_id] = approved(receiver.url())
             ids.append(export_id)
             worker.go()
@@ -125,7 +125,7 @@ def test_another_worker_completes_deliveries_of_workers_killed_at_any_point(
             wait_until(lambda export_id=export_id, arrived=arrived: len(receiver.of(export_id)) == arrived)  # type: ignore[misc]  # mypy takes no default
             postpone(export_id)
         resume_all()
-        heir.go()
+        successor.go()
         took_s = wait_until(all_are("exported"))
         assert took_s < TAKEN_OVER_WITHIN_S
     reported = [
@@ -144,28 +144,28 @@ def test_another_worker_completes_deliveries_of_workers_killed_at_any_point(
 def test_another_worker_completes_deliveries_of_workers_killed_while_waiting_for_the_network(
     failing: Callable[..., FailingWorker], held: CountingReceiver
 ) -> None:
-    greeted = threading.Event()
+    handshake_began = threading.Event()
 
-    def hangs_up_once_greeted(peer: Peer) -> None:
+    def hang_in_first_handshake(peer: Peer) -> None:
         first = peer.connection.recv(1)
-        if not greeted.is_set() and first:
-            greeted.set()
+        if not handshake_began.is_set() and first:
+            handshake_began.set()
             peer.wait()
 
     with ExitStack() as stack:
-        doomed = [failing() for _ in range(3)]
-        for worker in (heir := failing(), *doomed):
+        killed_workers = [failing() for _ in range(3)]
+        for worker in (successor := failing(), *killed_workers):
             stack.enter_context(worker)
-        silent = stack.enter_context(LoopbackServer(hangs_up_once_greeted))
-        stopped = dies_of_two_signals_to_stop(doomed[0], held)
+        silent = stack.enter_context(LoopbackServer(hang_in_first_handshake))
+        stopped = stopped_by_a_second_signal(killed_workers[0], held)
         postpone(stopped)
-        connecting, port = dies_connecting(doomed[1])
+        connecting, port = killed_while_connecting(killed_workers[1])
         postpone(connecting)
-        shaking_hands = dies_shaking_hands(doomed[2], silent.port, greeted)
+        shaking_hands = killed_during_tls_handshake(killed_workers[2], silent.port, handshake_began)
         resume_all()
         held.gate.set()
         reached = stack.enter_context(CountingReceiver(port))
-        heir.go()
+        successor.go()
         took_s = wait_until(lambda: queries.get(shaking_hands).status == "retry_scheduled")
         took_s += wait_until(is_exported(connecting)) + wait_until(is_exported(stopped))
         assert took_s < TAKEN_OVER_WITHIN_S

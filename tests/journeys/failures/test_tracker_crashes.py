@@ -44,11 +44,11 @@ def test_a_worker_killed_at_any_point_causes_exactly_one_issue(
     failing: Callable[..., FailingWorker], customer: Customer, gitea: FakeGitea
 ) -> None:
     with ExitStack() as stack:
-        doomed = [failing("--at", point, WORKER_CONCURRENCY="1") for point, _ in POINTS]
-        for worker in (heir := failing(), *doomed):
+        killed_workers = [failing("--at", point, WORKER_CONCURRENCY="1") for point, _ in POINTS]
+        for worker in (successor := failing(), *killed_workers):
             stack.enter_context(worker)
         ids = []
-        for (point, issues), worker in zip(POINTS, doomed, strict=True):
+        for (point, issues), worker in zip(POINTS, killed_workers, strict=True):
             target_id = make_tracker(customer, gitea.base_url)
             # Without labels, the first request creates the issue.
             export_id = make_approved(customer, target_id, utc_now(), labels=())
@@ -59,7 +59,7 @@ def test_a_worker_killed_at_any_point_causes_exactly_one_issue(
             delete_workers()
             execute("UPDATE targets SET status = 'paused' WHERE id = ?", (target_id,))
         execute("UPDATE targets SET status = 'active'")
-        heir.go()
+        successor.go()
         wait_until(all_are("exported"), RECOVERED_WITHIN_S)
     assert {point: len(gitea.issues_of(each)) for (point, _), each in zip(POINTS, ids, strict=True)} == dict.fromkeys(
         [point for point, _ in POINTS], 1
