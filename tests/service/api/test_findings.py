@@ -159,7 +159,7 @@ def test_a_search_finds_words_with_ligatures_and_symbols_as_shown(
     assert codes(client, customer, f"?q={quote(word)}") == ["named"]
 
 
-def test_a_snooze_that_is_over_leaves_the_finding_open(client: TestClient, scanned: Customer) -> None:
+def test_a_finding_is_open_after_its_snooze_expired(client: TestClient, scanned: Customer) -> None:
     execute("UPDATE exports SET snoozed_until = 1 WHERE snoozed_at IS NOT NULL")
     assert codes(client, scanned, "?state=open") == ["snoozed", "open"]
     assert codes(client, scanned, "?state=snoozed") == []

@@ -163,7 +163,7 @@ def test_a_ticket_on_a_phone_begins_at_its_title_and_has_the_focus(phone: Page) 
 
 
 @pytest.mark.parametrize("way", ["back", "link"])
-def test_the_way_back_on_a_phone_leads_to_where_the_list_was_left(way: str, phone: Page) -> None:
+def test_going_back_on_a_phone_restores_the_position_of_the_list(way: str, phone: Page) -> None:
     phone.evaluate("window.isTheSame = true")
     before = phone.evaluate("scrollY")
     assert before > PHONE["height"]

@@ -21,7 +21,7 @@ def test_every_event_of_a_ticket_is_described_in_words(action: str) -> None:
 
 
 @pytest.mark.parametrize("event", ALL_EVENTS)
-def test_events_after_the_delivery_are_named(event: str) -> None:
+def test_events_after_the_delivery_are_described_with_their_status(event: str) -> None:
     assert wording.event(event).endswith("” prepared")
     for status in TicketEventStatus:
         assert wording.event(f"{event}_{status}").endswith(f"” {status}")

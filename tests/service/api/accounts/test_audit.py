@@ -132,7 +132,7 @@ def test_an_impossible_filter_is_rejected(client: TestClient, customer: Customer
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal(f"/{name}", code),))
 
 
-def test_names_of_workers_are_left_out(client: TestClient, customer: Customer) -> None:
+def test_names_of_workers_are_omitted_from_the_audit_log_of_an_account(client: TestClient, customer: Customer) -> None:
     export_id = make_exports(customer, 1)[0]
     audit_log.append(utc_now(), "worker:host-7:42", "claim", export_id)
     answer = listed(client, customer, f"object={export_id}")

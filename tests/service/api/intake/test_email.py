@@ -451,7 +451,7 @@ def post_from(client: TestClient, peer: str, forwarded_for: str = "", secret: st
         ("", "198.51.100.7", 403),
     ],
 )
-def test_an_email_is_accepted_from_the_providers_networks_alone(
+def test_an_email_is_accepted_only_from_the_networks_of_the_provider(
     customer: Customer, tmp_path: Path, peer: str, forwarded_for: str, status: int
 ) -> None:
     client = client_with(tmp_path, EMAIL_WEBHOOK_SECRET=SECRET, DEFAULT_PROJECT_ID=str(customer.project_id), **NETWORKS)

@@ -24,7 +24,7 @@ def finished(result: ComplianceResult, counts: dict[str, int], report: bytes | N
         compliance_requests.finish(held, result, counts, report, utc_now(), "worker:test")
 
 
-def test_the_list_shows_the_result_of_each_request_and_names_nobody(person: ConsoleBrowser) -> None:
+def test_the_list_shows_the_result_of_each_request_and_no_personal_data(person: ConsoleBrowser) -> None:
     done = receive(Topic.DATA_REQUEST, VAULT, ADA)
     finished(ComplianceResult.REPORTED, {"exports": 3, "inbound_emails": 1}, b"sealed")
     receive(Topic.CUSTOMER_REDACT, VAULT, BOB, "other.shops.example")

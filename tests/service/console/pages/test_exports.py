@@ -718,7 +718,7 @@ def test_only_the_operator_sees_the_url_of_an_attempt(client: TestClient, custom
 
 
 @on_sqlite
-def test_in_cloud_mode_nobody_sees_the_urls_of_attempts(customer: Customer, tmp_path: Path) -> None:
+def test_in_cloud_mode_no_page_shows_the_urls_of_attempts(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
     somebody = ConsoleBrowser(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
     somebody.sign_in(make_console_token(customer))

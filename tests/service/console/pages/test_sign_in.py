@@ -324,7 +324,7 @@ def test_an_ended_session_is_redirected_to_the_sign_in_with_its_reason(
 
 
 @pytest.mark.parametrize("done", [revoke_token, use_another_browser, forge_cookie])
-def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(
+def test_a_form_of_an_ended_session_is_refused_and_changes_nothing(
     done: Callable[[ConsoleBrowser], None], person: ConsoleBrowser
 ) -> None:
     done(person)

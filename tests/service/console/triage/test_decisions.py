@@ -352,7 +352,9 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
 
 
 @on_sqlite
-def test_an_edit_from_a_tickets_own_page_leads_back_to_it(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_an_edit_from_the_page_of_a_ticket_redirects_to_that_page(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
     path = f"/exports/{prepare()}"
     links = re.findall(r'href="/console(/exports/[^"]*/edit[^"]*)"', person.get(path).text)
     page = person.get(*unescape(links[0]).split("?", 1))
@@ -595,7 +597,7 @@ def test_a_refused_snooze_stays_on_the_page_of_the_ticket(
 
 
 @on_sqlite
-def test_the_form_of_an_edit_leads_back_to_the_list_that_it_came_from(
+def test_the_form_of_an_edit_links_the_list_from_which_it_was_opened(
     person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     path = f"/exports/{prepare()}"

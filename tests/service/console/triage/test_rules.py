@@ -36,7 +36,7 @@ def stored(customer: Customer) -> list[ApprovalRule]:
     return list(approval_rules.list_page(customer.account_id, utc_now()))
 
 
-def test_a_rule_is_made_shown_in_words_changed_and_removed(
+def test_a_rule_is_created_described_changed_and_removed(
     decider: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
     target = make_target(customer, name="Tracker <b>")

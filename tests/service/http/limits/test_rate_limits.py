@@ -388,7 +388,9 @@ def test_a_blocked_address_is_accepted_after_its_wait(frozen: FrozenDateTimeFact
     assert not process.is_accepted()
 
 
-def test_requests_of_a_principal_and_failures_of_an_address_are_counted_apart(redis: RedisServer, tmp_path: Path) -> None:
+def test_requests_of_a_principal_and_failures_of_an_address_are_counted_separately(
+    redis: RedisServer, tmp_path: Path
+) -> None:
     process = Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=3, AUTH_FAILURES_PER_MINUTE=3)
     assert process.passes(9, "192.0.2.1") == 3
     assert [process.fail() for _ in range(4)] == [True] * 3 + [False]
