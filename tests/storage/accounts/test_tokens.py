@@ -60,7 +60,7 @@ def test_a_token_names_its_user_account_kind_and_abilities(customer: Customer) -
     assert principal.key == f"user:{customer.user_id}"
 
 
-def test_an_account_that_may_not_use_webhooks_says_so(database: str) -> None:
+def test_the_principal_of_a_token_has_the_webhook_permission_of_its_account(database: str) -> None:
     principal = tokens.principal_for(make_customer(may_use_webhooks=False).token, NOW)
     assert principal is not None
     assert principal.may_use_webhooks is False
@@ -104,7 +104,7 @@ def test_a_token_expires_at_its_expiration_time(customer: Customer) -> None:
     assert tokens.principal_for(text, NOW + timedelta(days=2)) is None
 
 
-def test_a_token_made_to_expire_at_once_never_works(customer: Customer) -> None:
+def test_a_token_that_expires_at_its_creation_is_never_accepted(customer: Customer) -> None:
     _, text = tokens.create(customer.email, TokenKind.API, NOW, expires=timedelta(0))
     assert tokens.principal_for(text, NOW) is None
 

@@ -411,7 +411,7 @@ def test_a_new_database_file_with_its_logs_and_locks_is_private(tmp_path: Path) 
     assert modes == dict.fromkeys(("new.db", "new.db-wal", "new.db-shm", "new.db.migrate.lock"), 0o600)
 
 
-def test_a_role_that_may_not_create_tables_gets_an_error_that_says_so(postgres_server: PostgresServer) -> None:
+def test_a_migration_by_a_role_that_may_not_create_tables_fails_with_the_reason(postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     with raw(url) as owner:
         owner.execute("CREATE ROLE reader LOGIN")

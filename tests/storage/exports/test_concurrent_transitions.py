@@ -143,7 +143,7 @@ def test_of_eight_simultaneous_approvals_for_one_target_all_succeed_and_one_chan
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(1,)]
 
 
-def test_approvals_beside_validations_and_deliveries_are_made_or_refused_and_nothing_else(customer: Customer) -> None:
+def test_approvals_during_validations_and_deliveries_succeed_or_are_refused(customer: Customer) -> None:
     target_id = make_target(customer).id
     export_ids = make_exports(customer, 24)
     start = threading.Barrier(8)

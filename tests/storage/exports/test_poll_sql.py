@@ -132,7 +132,7 @@ def test_the_entity_tag_changes_with_every_version(customer: Customer) -> None:
     assert (before, tag_of(customer, export_id)) == ("v1", "v2")
 
 
-def test_the_entity_tag_changes_with_the_name_of_who_approved(customer: Customer) -> None:
+def test_the_entity_tag_changes_with_the_name_of_the_approver(customer: Customer) -> None:
     export_id = approved(customer)
     execute("UPDATE exports SET approved_by_user_id = ? WHERE id = ?", (customer.user_id, export_id))
     before = tag_of(customer, export_id)

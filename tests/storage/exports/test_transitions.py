@@ -130,7 +130,7 @@ def by_hand(**members: Any) -> Preparation:
     return preparation
 
 
-def test_a_hand_made_ticket_is_its_own_source_unless_it_names_one(customer: Customer) -> None:
+def test_a_manual_ticket_is_its_own_source_unless_it_names_a_source(customer: Customer) -> None:
     own = transitions.prepare_by_hand(by_hand(), customer.account_id, NOW, "user:1")
     named = transitions.prepare_by_hand(by_hand(source={"type": "manual", "id": "T-1"}), customer.account_id, NOW, "user:1")
     assert (own.source.record(), own.status) == ({"type": "manual", "id": own.id}, ExportStatus.PREPARED)
@@ -139,15 +139,13 @@ def test_a_hand_made_ticket_is_its_own_source_unless_it_names_one(customer: Cust
     assert rows("SELECT project_id FROM exports") == [(None,), (None,)]
 
 
-def test_a_hand_made_ticket_may_be_of_a_project_of_the_account(customer: Customer) -> None:
+def test_a_manual_ticket_may_have_a_project_of_the_account(customer: Customer) -> None:
     transitions.prepare_by_hand(by_hand(project_id=customer.project_id), customer.account_id, NOW, "user:1")
     assert rows("SELECT project_id FROM exports") == [(customer.project_id,)]
 
 
 @pytest.mark.parametrize("project_id", [999_999, 2**31, 2**63 - 1])
-def test_a_project_that_is_not_there_and_one_of_another_account_are_refused_alike(
-    customer: Customer, project_id: int
-) -> None:
+def test_an_unknown_project_and_one_of_another_account_get_the_same_error(customer: Customer, project_id: int) -> None:
     for unknown in (project_id, make_customer().project_id):
         with pytest.raises(ValidationFailed) as refused:
             transitions.prepare_by_hand(by_hand(project_id=unknown), customer.account_id, NOW, "user:1")
@@ -237,7 +235,7 @@ def test_an_approval_for_a_target_that_accepts_nothing_is_refused(customer: Cust
     assert queries.get(export_id).version == 1
 
 
-def test_an_unknown_target_and_one_of_another_account_are_refused_alike(customer: Customer) -> None:
+def test_an_unknown_target_and_one_of_another_account_get_the_same_error(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     for target_id in ("tgt_unknown", make_target(make_customer()).id):
         with pytest.raises(ValidationFailed) as refused:

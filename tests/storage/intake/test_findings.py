@@ -142,7 +142,7 @@ def test_an_export_whose_finding_was_deleted_shows_no_finding(customer: Customer
     assert [export.id for export in export_list.list_page(ExportQuery(customer.account_id))] == [export_id]
 
 
-def test_a_hand_made_ticket_that_names_a_finding_is_still_not_prepared_from_it(customer: Customer) -> None:
+def test_a_manual_ticket_with_the_id_of_a_finding_as_source_has_no_finding(customer: Customer) -> None:
     post(customer, issues=issues("a"))
     [(finding_id,)] = rows("SELECT id FROM findings")
     preparation = PreparationForm().read({"ticket": {"title": "x"}, "source": {"type": "manual", "id": finding_id}})
@@ -197,7 +197,7 @@ def test_a_registered_run_belongs_to_its_project_and_takes_the_status_that_is_po
     assert rows("SELECT project_id, status FROM scan_runs") == [(registered.project_id, "completed")]
 
 
-def test_a_run_that_nobody_registered_belongs_to_the_default_project(customer: Customer) -> None:
+def test_an_unregistered_run_belongs_to_the_default_project(customer: Customer) -> None:
     post(customer)
     assert rows("SELECT id, project_id FROM scan_runs") == [(42, customer.project_id)]
 
