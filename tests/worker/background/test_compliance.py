@@ -213,9 +213,7 @@ def test_waiting_exports_are_never_sent_and_finished_ones_stay_finished(
     assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
 
 
-def test_a_person_who_is_named_only_by_a_note_or_by_the_original_of_an_edit_is_erased(
-    shop: Customer, task: ComplianceTask
-) -> None:
+def test_a_person_named_only_in_a_note_or_in_the_original_of_an_edit_is_erased(shop: Customer, task: ComplianceTask) -> None:
     noted, edited, other = make_exports(shop, 3)
     decisions.dismiss(noted, None, utc_now(), "user:1", DismissalReason.OTHER, f"{ADA.email} reported it twice.")
     decisions.edit(edited, None, utc_now(), "user:1", Edit(title="Reported by a customer"))

@@ -250,7 +250,7 @@ def test_new_places_of_a_reopened_ticket_join_its_original(grouped: Customer) ->
     assert rows("SELECT findings_total, findings_fixed FROM exports") == [(2, 0)] * 2
 
 
-def test_what_an_approval_covers_is_in_the_audit_log(grouped: Customer) -> None:
+def test_the_audit_log_has_the_events_covered_by_an_approval(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, "ticket.fixed", "ticket.redact")
     entries = rows(

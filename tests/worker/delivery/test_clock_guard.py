@@ -42,7 +42,7 @@ def test_a_clock_step_is_detected_once(step_s: float) -> None:
     assert clock.guard.check(compare=False) == 0.0
 
 
-def test_a_step_is_no_longer_reported_after_the_comparison_with_the_shared_clock() -> None:
+def test_a_clock_step_corrected_by_the_shared_clock_is_not_reported() -> None:
     clock = SetClock()
     clock.guard.check(compare=False)
     clock.ahead_s, clock.corrects_by_s = HOUR_S, -HOUR_S

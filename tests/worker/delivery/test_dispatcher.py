@@ -144,7 +144,7 @@ def test_after_a_lost_wake_up_exports_are_delivered_at_the_next_sweep(customer: 
         wait_until(all_exported(1))
 
 
-def test_no_more_is_sent_at_once_than_there_are_threads(customer: Customer) -> None:
+def test_no_more_requests_are_open_than_there_are_threads(customer: Customer) -> None:
     for number in range(3):
         approved(customer, 20, f"https://tracker-{number}.example.com/hook")
     post = FakePost()
@@ -154,7 +154,7 @@ def test_no_more_is_sent_at_once_than_there_are_threads(customer: Customer) -> N
     assert post.most_at_once == 5
 
 
-def test_no_more_is_claimed_than_can_soon_be_sent(customer: Customer) -> None:
+def test_no_more_exports_are_claimed_than_can_soon_be_sent(customer: Customer) -> None:
     approved(customer, 60)
     post = FakePost()
     post.gate.clear()

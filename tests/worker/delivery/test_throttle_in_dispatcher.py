@@ -366,9 +366,7 @@ def test_no_request_starts_after_a_user_turned_the_target_off(
     assert Counter(left) == {(reason, 0): 32}
 
 
-def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(
-    in_queue: tuple[FakePost, list[str]], clock: FakeClock
-) -> None:
+def test_claimed_exports_are_not_sent_after_their_redaction(in_queue: tuple[FakePost, list[str]], clock: FakeClock) -> None:
     post, waiting = in_queue
     with transaction():
         transitions.redact(waiting, clock.at, "operator")

@@ -118,7 +118,7 @@ WAITS: Final = [
 
 
 @pytest.mark.parametrize(("failure", "hold_s", "reason", "next_s"), WAITS)
-def test_a_retry_waits_as_long_as_the_tracker_asks(
+def test_a_retry_waits_as_long_as_the_tracker_requests(
     failure: TrackerFailure, hold_s: int | None, reason: str | None, next_s: float
 ) -> None:
     verdict = judged(refused(failure, 503))
