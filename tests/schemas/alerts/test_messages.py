@@ -94,7 +94,7 @@ def test_a_recovered_alert_is_headed_over() -> None:
         (AlertKind.EXPORTS, {"count": 3, "is_cut": False}),
     ],
 )
-def test_an_alert_that_is_over_names_the_exports_that_it_ended(kind: AlertKind, details: dict[str, Any]) -> None:
+def test_a_recovered_alert_advises_a_retry_of_failed_and_blocked_exports(kind: AlertKind, details: dict[str, Any]) -> None:
     over = alert(kind=kind, state=AlertState.RECOVERED)
     [only] = body_of(replace(over, details={**over.details, **details}))["alerts"]
     assert only["what_to_do"] == "Retry its exports that are still failed or blocked, if there are any."

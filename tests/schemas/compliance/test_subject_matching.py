@@ -128,7 +128,7 @@ def test_texts_that_mention_the_person_are_found(subject: Subject, text: str) ->
 
 
 @pytest.mark.parametrize(("subject", "text"), NOT_MEANT)
-def test_texts_that_mention_somebody_else_are_not_found(subject: Subject, text: str) -> None:
+def test_texts_that_mention_another_person_are_not_found(subject: Subject, text: str) -> None:
     assert not Mentions(subject).in_text(text)
 
 

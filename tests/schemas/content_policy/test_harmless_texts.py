@@ -244,5 +244,5 @@ def test_a_ticket_of_a_harmless_finding_is_safe() -> None:
     assert preview_problems(tickets) == [()] * len(FINDINGS)
 
 
-def test_there_are_enough_harmless_texts() -> None:
+def test_the_corpus_has_more_than_120_harmless_texts() -> None:
     assert len(FINDINGS) + len(MAILS) > 120

@@ -199,7 +199,7 @@ def written(**members: Any) -> Ticket:
     return preparation.ticket
 
 
-def test_a_hand_made_ticket_needs_a_title_alone() -> None:
+def test_a_manual_ticket_needs_only_a_title() -> None:
     ticket = Ticket("T", "T", "info", None, (), {})
     assert PREPARATION.read({"ticket": {"title": "T"}}) == Preparation(ticket, None, None)
 
@@ -245,6 +245,6 @@ def test_any_value_is_accepted_as_a_ticket_or_rejected(body: Any) -> None:
     # A label that consists of spaces is rejected.
     st.lists(st.text(min_size=1, max_size=100).filter(str.strip), max_size=50),
 )
-def test_a_hand_made_ticket_is_never_changed(title: str, description: str, labels: list[str]) -> None:
+def test_a_manual_ticket_is_never_changed(title: str, description: str, labels: list[str]) -> None:
     ticket = PREPARATION.read({"ticket": {"title": title, "description": description, "labels": labels}}).ticket
     assert (ticket.title, ticket.description, list(ticket.labels)) == (title, description, labels)

@@ -74,7 +74,7 @@ def test_a_long_title_is_cut_to_leave_room_for_the_count() -> None:
     assert (len(title), title.endswith(": 42 pages of shop.example")) == (MAX_TITLE, True)
 
 
-def test_places_and_pages_are_counted_apart() -> None:
+def test_places_and_pages_are_counted_separately() -> None:
     places = [(Place(f"https://shop.example/{number % 11}", f"img:nth-child({number})"), "low") for number in range(36)]
     ticket = group_ticket(with_findings(grouped(1), places, ()))
     assert ticket.title == "No Content-Security-Policy header: 37 places on 12 pages of shop.example"
