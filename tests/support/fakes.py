@@ -23,10 +23,10 @@ NO_TRACKERS: Final = cast("TrackerRunner", None)
 
 
 class FakeWakeUpQueue(WakeUpQueue):
-    """Counts notifications, and calls `look` at each one to record its result."""
+    """Counts notifications, and calls `on_notify` at each one to record its result."""
 
-    def __init__(self, look: Callable[[], object] = lambda: None) -> None:
-        self.look = look
+    def __init__(self, on_notify: Callable[[], object] = lambda: None) -> None:
+        self.on_notify = on_notify
         self.seen: list[object] = []
         self.is_connected = True
 
@@ -36,7 +36,7 @@ class FakeWakeUpQueue(WakeUpQueue):
         return len(self.seen)
 
     def notify(self) -> bool:
-        self.seen.append(self.look())
+        self.seen.append(self.on_notify())
         return self.is_connected
 
     def acknowledge(self) -> None:

@@ -407,7 +407,7 @@ def test_an_internal_error_is_reported_without_its_message(
         raise RuntimeError(f"a message that quotes {CANARY}")
 
     export_id, target = prepared(client), make_target(customer)
-    wake_ups.look = fail
+    wake_ups.on_notify = fail
     call = Call("POST", f"{EXPORTS}/{export_id}/approve", (*customer.bearer.items(), *JSON.items()))
 
     answer = call.with_json({"target_id": target.id}).send(client)

@@ -67,8 +67,8 @@ def test_a_notified_worker_finds_the_export_approved(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue, database: str
 ) -> None:
     export_id, target = prepared(client), make_target(customer)
-    wake_ups.look = status_elsewhere(database, export_id)
-    assert wake_ups.look() == "prepared"
+    wake_ups.on_notify = status_elsewhere(database, export_id)
+    assert wake_ups.on_notify() == "prepared"
 
     assert approve(client, customer, export_id, {"target_id": target.id}).status_code == 202
 
@@ -79,7 +79,7 @@ def test_a_keyed_approval_notifies_after_its_commit_too(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue, database: str
 ) -> None:
     export_id, target = prepared(client), make_target(customer)
-    wake_ups.look = status_elsewhere(database, export_id)
+    wake_ups.on_notify = status_elsewhere(database, export_id)
 
     assert approve(client, customer, export_id, {"target_id": target.id}, key="k").status_code == 202
 

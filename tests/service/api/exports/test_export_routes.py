@@ -476,7 +476,7 @@ def test_a_failed_export_is_retried(
     body: bytes, how: Transition, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = failed(customer, how)
-    wake_ups.look = lambda: queries.get(export_id).status.value
+    wake_ups.on_notify = lambda: queries.get(export_id).status.value
     headers = tuple(JSON.items()) if body else ()
     call = Call("POST", f"{EXPORTS}/{export_id}/retry", (*customer.bearer.items(), *headers), body)
 

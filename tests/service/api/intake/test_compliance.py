@@ -83,7 +83,7 @@ def count() -> int:
 def test_a_webhook_gets_an_empty_response_and_is_stored_encrypted(
     topic: Topic, client: TestClient, wake_ups: FakeWakeUpQueue, vault: Vault, log_lines: LogLines
 ) -> None:
-    wake_ups.look = count
+    wake_ups.on_notify = count
     with freeze_time(NOW):
         answer = send_webhook(client, topic, GOOD[topic])
     assert (answer.status_code, answer.content) == (204, b"")

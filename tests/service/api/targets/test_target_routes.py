@@ -261,7 +261,7 @@ def test_a_resumption_notifies_workers_after_its_commit(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     set_status(target, "paused")
-    wake_ups.look = lambda: (peewee_database.in_transaction(), targets.get(target.id, None).status.value)
+    wake_ups.on_notify = lambda: (peewee_database.in_transaction(), targets.get(target.id, None).status.value)
     assert act(client, customer, target.id, "resume").status_code == 200
     assert wake_ups.seen == [(False, "active")]
 
@@ -334,7 +334,7 @@ def test_a_validation_returns_the_result_of_a_worker(
     reason: str | None,
     connected: str,
 ) -> None:
-    wake_ups.look = run_validation_worker(found)
+    wake_ups.on_notify = run_validation_worker(found)
     before = read(client, customer, target.id).json
     answer = act(client, customer, target.id, "validate")
     assert answer.status_code == 200
@@ -349,7 +349,7 @@ def test_a_validation_returns_the_result_of_a_worker(
 def test_a_worker_that_refuses_an_address_blocks_the_target(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    wake_ups.look = run_validation_worker(Validation("address_private", is_refused=True))
+    wake_ups.on_notify = run_validation_worker(Validation("address_private", is_refused=True))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["status_reason"]) == ("blocked", "address_private")
 
@@ -359,7 +359,7 @@ def test_a_target_is_validated_in_any_state_and_stays_in_it(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str
 ) -> None:
     set_status(target, status)
-    wake_ups.look = run_validation_worker(Validation("tls_failed"))
+    wake_ups.on_notify = run_validation_worker(Validation("tls_failed"))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["last_validation"]["reason"]) == (status, "tls_failed")
 
@@ -367,7 +367,7 @@ def test_a_target_is_validated_in_any_state_and_stays_in_it(
 def test_a_repeated_request_with_a_key_does_not_validate_again(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    wake_ups.look = run_validation_worker(Validation())
+    wake_ups.on_notify = run_validation_worker(Validation())
     first = act(client, customer, target.id, "validate", "k")
     again = act(client, customer, target.id, "validate", "k")
     assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
@@ -426,7 +426,7 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
         assert hidden not in answer.text
 
     resolver.table[HOST] = ["93.184.215.14"]
-    wake_ups.look = run_validation_worker(Validation())
+    wake_ups.on_notify = run_validation_worker(Validation())
     again = act(client, customer, target.id, "validate").json
     assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` activates it
     assert act(client, customer, target.id, "resume").json["status"] == "active"
@@ -516,7 +516,7 @@ def run_ping_worker(result: PingResult) -> Callable[[], object]:
 def test_a_ping_returns_its_result(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, result: PingResult
 ) -> None:
-    wake_ups.look = run_ping_worker(result)
+    wake_ups.on_notify = run_ping_worker(result)
     answer = act(client, customer, target.id, "ping")
     assert answer.status_code == 200
     assert answer.json == {
@@ -532,7 +532,7 @@ def test_a_ping_returns_its_result(
 def test_a_repeated_request_with_a_key_sends_no_further_ping(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    wake_ups.look = run_ping_worker(PingResult(True, 202, None, 12))
+    wake_ups.on_notify = run_ping_worker(PingResult(True, 202, None, 12))
     first = act(client, customer, target.id, "ping", "k")
     again = act(client, customer, target.id, "ping", "k")
     assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
@@ -548,7 +548,7 @@ def test_a_target_is_pinged_in_certain_states(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str, answered: int
 ) -> None:
     set_status(target, status)
-    wake_ups.look = run_ping_worker(PingResult(True, 202, None, 12))
+    wake_ups.on_notify = run_ping_worker(PingResult(True, 202, None, 12))
     answer = act(client, customer, target.id, "ping")
     assert answer.status_code == answered
     if answered == 409:

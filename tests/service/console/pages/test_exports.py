@@ -558,7 +558,7 @@ def test_a_ticket_is_approved_as_it_was_seen(person: ConsoleBrowser, customer: C
     targets.change_status(paused.id, "pause", utc_now(), "operator")
     make_target(make_customer(), name="Not ours")
     export_id = prepared(customer)
-    wake_ups.look = lambda: queries.get(export_id).status.value
+    wake_ups.on_notify = lambda: queries.get(export_id).status.value
     page = person.get(f"/exports/{export_id}")
     assert offered(page) == [target.id]
     assert "Waits</a> (tracker.example.com): This target is paused (operator)." in page.text
@@ -612,7 +612,7 @@ def test_another_accounts_target_is_unknown(person: ConsoleBrowser, customer: Cu
 
 def test_a_failed_export_is_retried_once(person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     [export_id] = make_failed(customer, make_target(customer).id)
-    wake_ups.look = lambda: queries.get(export_id).status.value
+    wake_ups.on_notify = lambda: queries.get(export_id).status.value
     response = person.post(f"/exports/{export_id}/retry")
     assert (response.status_code, response.headers["location"]) == (303, f"/console/exports/{export_id}?done=retried")
     assert wake_ups.seen == ["approved"]
