@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -505,7 +506,7 @@ def test_a_short_soak_finds_no_losses_and_detects_a_deleted_export(tmp_path: Pat
     assert report["scans"] > 0
     folder = tmp_path / "kept" / "sqlite"
     # An acknowledged and delivered export is deleted directly in the database.
-    with sqlite3.connect(folder / "riskrelay.db") as database:
+    with closing(sqlite3.connect(folder / "riskrelay.db")) as database, database:
         [(gone,)] = database.execute("SELECT id FROM exports WHERE status = 'exported' ORDER BY id LIMIT 1").fetchall()
         for table, column in (
             ("attempts", "export_id"),

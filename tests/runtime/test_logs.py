@@ -216,21 +216,17 @@ def test_log_lines_of_rq_about_redis_outages_are_dropped() -> None:
     ("code", "message", "kind"),
     [
         # an uncaught exception of the process, with its cause
-        ("raise LookupError('hunter2') from ValueError('hunter2')", "ended by an error", "builtins.LookupError"),
+        ("raise LookupError(SECRET) from ValueError(SECRET)", "ended by an error", "builtins.LookupError"),
         # an uncaught exception of a thread
-        (
-            "t = threading.Thread(target=int, args=['hunter2']); t.start(); t.join()",
-            "ended by an error",
-            "builtins.ValueError",
-        ),
+        ("t = threading.Thread(target=int, args=[SECRET]); t.start(); t.join()", "ended by an error", "builtins.ValueError"),
         # an exception that Python cannot raise, in a finalizer
-        ("class X:\n def __del__(self): raise OSError('hunter2')\nX()", "ended by an error", "builtins.OSError"),
+        ("class X:\n def __del__(self): raise OSError(SECRET)\nX()", "ended by an error", "builtins.OSError"),
         # a warning
-        ("import warnings; warnings.warn('hunter2', UserWarning)", "UserWarning at <string>:", None),
+        ("import warnings; warnings.warn(SECRET, UserWarning)", "UserWarning at <string>:", None),
         # a log message whose arguments do not match its format
-        ("logging.getLogger('x').error('%d of %s', 'hunter2')", "a log line could not be formatted", None),
+        ("logging.getLogger('x').error('%d of %s', SECRET)", "a log line could not be formatted", None),
         # libraries whose messages quote addresses and headers
-        ("[logging.getLogger(f'{x}.y').error('hunter2') for x in ('urllib3', 'sentry_sdk', 'opentelemetry')]", None, None),
+        ("[logging.getLogger(f'{x}.y').error(SECRET) for x in ('urllib3', 'sentry_sdk', 'opentelemetry')]", None, None),
         # a thread that ends normally
         ("t = threading.Thread(target=sys.exit); t.start(); t.join()", None, None),
     ],
@@ -239,7 +235,10 @@ def test_log_lines_of_rq_about_redis_outages_are_dropped() -> None:
 def test_uncaught_errors_and_warnings_of_python_are_logged_without_messages(
     code: str, message: str | None, kind: str | None
 ) -> None:
-    begin = "import logging, sys, threading; from runtime import logs; logs.configure('info', 'json')\n"
+    # Tracebacks may quote lines of the program, so none of its lines has the secret as a whole.
+    begin = (
+        "import logging, sys, threading; from runtime import logs; logs.configure('info', 'json')\nSECRET = 'hunter' + '2'\n"
+    )
     ran = subprocess.run([sys.executable, "-c", begin + code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.stdout == ""
     assert "hunter2" not in ran.stderr

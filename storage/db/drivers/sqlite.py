@@ -6,6 +6,7 @@ that reads before it writes fails under load instead of waiting.
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,8 +62,9 @@ def open_file(path: Path, options: str) -> sqlite3.Connection:
 class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no annotations
     """Keeps two connections beside the pool's: one for single look-ups, one for writes.
 
-    SQLite returns within the call, so two greenlets never use the first one at once. SQLite makes threads wait for each
-    other.
+    A call returns without a switch of greenlets, so that two of them never use the first connection at once; threads wait
+    for each other. Since Python 3.12, two threads that run the same text over one connection may share a prepared statement,
+    and one may get the row of the other.
     """
 
     _reader: sqlite3.Connection | None = None
@@ -70,6 +72,7 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
     def __init__(self, *words: Any, **options: Any) -> None:
         super().__init__(*words, **options)
         self._writes = GroupCommit(self._open_writer, LOCK_WAIT_S)
+        self._reading = threading.Lock()
 
     @contextmanager
     def write(self) -> Iterator[None]:
@@ -85,10 +88,10 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
 
     def first_row(self, sql: str, parameters: Sequence[Any]) -> Row | None:
         try:
-            found: Row | None = (self._reader or self._open_reader()).execute(sql, parameters).fetchone()
+            with self._reading:
+                found: Row | None = (self._reader or self._open_reader()).execute(sql, parameters).fetchone()
         except sqlite3.Error:
-            # A connection of the pool waits for locks, and raises peewee's errors. The reader stays open: another thread may
-            # be using it at this moment, and would crash if it were closed.
+            # A connection of the pool waits for locks, and raises peewee's errors.
             return pooled_row(self, sql, parameters)
         log_statement(sql, parameters)
         return found
@@ -96,9 +99,10 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
     def close_all(self) -> None:
         super().close_all()
         self._writes.close()
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
+        with self._reading:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
 
     def _open_writer(self) -> sqlite3.Connection:
         with translated:

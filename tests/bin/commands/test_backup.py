@@ -11,6 +11,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -234,7 +235,7 @@ def test_a_backup_of_a_damaged_database_fails_and_writes_no_file(on_sqlite: Comm
 
 def damage(path: Path) -> None:
     """Overwrite a page in the middle of a file."""
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA journal_mode = DELETE")
         [(page,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'exports'")
     connection.close()
@@ -276,7 +277,7 @@ def test_restoring_a_backup_with_a_damaged_page_is_refused(on_sqlite: CommandRun
 
 def test_restoring_another_programs_database_is_refused(on_sqlite: CommandRunner, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
-    with sqlite3.connect(other) as connection:
+    with closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("CREATE TABLE notes (id INTEGER)")
     connection.close()
     assert "not a backup of RiskRelay" in on_sqlite.refused("restore", other, "--replace")

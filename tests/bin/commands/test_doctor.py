@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -274,12 +274,12 @@ def folder_is_missing(instance: Instance) -> None:
 
 
 def database_is_newer(instance: Instance) -> None:
-    with sqlite3.connect(instance.file) as ours:
+    with closing(sqlite3.connect(instance.file)) as ours, ours:
         ours.execute("INSERT INTO schema_migrations (name, applied) VALUES ('9999_the_future', 1)")
 
 
 def database_is_foreign(instance: Instance) -> None:
-    with sqlite3.connect(instance.folder / "other.db") as other:
+    with closing(sqlite3.connect(instance.folder / "other.db")) as other, other:
         other.execute("CREATE TABLE songs (title TEXT)")
     instance.environment["DATABASE_URL"] = f"sqlite:///{instance.folder}/other.db"
 
@@ -290,12 +290,12 @@ def database_is_no_database(instance: Instance) -> None:
 
 
 def file_is_damaged(instance: Instance) -> None:
-    with sqlite3.connect(instance.file) as ours:
+    with closing(sqlite3.connect(instance.file)) as ours:
         filling = [(1, "x" * 400)] * 500
         ours.executemany("INSERT INTO audit_entries (at, actor, action, subject_id) VALUES (?, 'a', 'b', ?)", filling)
-    ours.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    [(page_bytes,)] = ours.execute("PRAGMA page_size")
-    ours.close()
+        ours.commit()
+        ours.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        [(page_bytes,)] = ours.execute("PRAGMA page_size")
     length = instance.file.stat().st_size
     with instance.file.open("r+b") as file:
         file.seek(length - 20 * page_bytes)

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,7 +117,7 @@ def no_database(folder: Path, _: PostgresServer) -> Settings:
 
 
 def foreign_sqlite(folder: Path, _: PostgresServer) -> Settings:
-    with sqlite3.connect(folder / "blog.db") as blog:
+    with closing(sqlite3.connect(folder / "blog.db")) as blog, blog:
         blog.execute("CREATE TABLE posts (id INTEGER)")
     blog.close()
     return {"DATABASE_URL": f"sqlite:///{folder}/blog.db"}
@@ -131,7 +131,7 @@ def foreign_postgres(_folder: Path, server: PostgresServer) -> Settings:
 
 
 def newer_version(folder: Path, _: PostgresServer) -> Settings:
-    with sqlite3.connect(folder / "new.db") as newer:
+    with closing(sqlite3.connect(folder / "new.db")) as newer, newer:
         newer.execute("CREATE TABLE schema_migrations (id INTEGER, name TEXT, applied TEXT)")
         newer.execute("INSERT INTO schema_migrations VALUES (1, '0001_initial_tables', ''), (2, '0999_to_come', '')")
         newer.execute("CREATE TABLE accounts (id INTEGER)")

@@ -55,6 +55,9 @@ class CertificateAuthority:
             .not_valid_before(until - 2 * _VALID)
             .not_valid_after(until)
             .add_extension(extension, critical=lasts is None)
+            # Since Python 3.13, clients may reject a certificate that names neither its key nor that of its issuer.
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
             .sign(self._key, hashes.SHA256())
         )
 

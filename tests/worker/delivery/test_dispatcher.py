@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -443,11 +443,10 @@ def test_no_write_is_retried_once_the_dispatcher_is_abandoned(customer: Customer
 def database_unavailable(database: str) -> Iterator[None]:
     """Lock SQLite by another connection; on PostgreSQL, end every connection and allow no new one until the block ends."""
     if database.startswith("sqlite"):
-        with sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None) as locker:
+        with closing(sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None)) as locker:
             locker.execute("BEGIN EXCLUSIVE")
             yield
             locker.execute("ROLLBACK")
-        locker.close()
         return
     server, _, name = database.rpartition("/")
     with psycopg.connect(f"{server}/postgres", autocommit=True) as other:

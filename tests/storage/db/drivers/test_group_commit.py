@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -48,7 +48,7 @@ class File:
 
     def stored(self) -> set[str]:
         """Return the names that another connection reads."""
-        with sqlite3.connect(self.path) as reader:
+        with closing(sqlite3.connect(self.path)) as reader, reader:
             return {name for (name,) in reader.execute("SELECT name FROM works")}
 
     @property

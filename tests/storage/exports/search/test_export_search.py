@@ -1,6 +1,7 @@
 """The search entries of exports follow their tickets, and nothing of them is left after a redaction or a deletion."""
 
 import sqlite3
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -108,7 +109,7 @@ def test_removed_words_leave_nothing_in_the_sqlite_file(customer: Customer) -> N
         rows("PRAGMA wal_checkpoint(TRUNCATE)")
         path = Path(database.obj.database)
         assert SECRET.lower().encode() not in path.read_bytes().lower()
-        with sqlite3.connect(path) as check:
+        with closing(sqlite3.connect(path)) as check, check:
             check.execute("INSERT INTO export_words (export_words) VALUES ('integrity-check')")
     assert found(customer, "word7") == []
     kept = make_exports(customer, 1, NOW + timedelta(minutes=1))
