@@ -13,6 +13,17 @@ from schemas.settings.certificates import load_pair
 from tests.support.worker.receivers import alternative_name
 
 _VALID: Final = timedelta(days=60)
+_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 class CertificateAuthority:
@@ -46,7 +57,7 @@ class CertificateAuthority:
         lasts: timedelta | None,
     ) -> x509.Certificate:
         until = datetime.now(UTC) + (lasts or _VALID)
-        return (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
@@ -55,11 +66,13 @@ class CertificateAuthority:
             .not_valid_before(until - 2 * _VALID)
             .not_valid_after(until)
             .add_extension(extension, critical=lasts is None)
-            # Since Python 3.13, clients may reject a certificate that names neither its key nor that of its issuer.
+            # Since Python 3.13, clients reject certificates without key identifiers, and authorities without key usage.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
         )
+        if lasts is None:
+            builder = builder.add_extension(_SIGNS_CERTIFICATES, critical=True)
+        return builder.sign(self._key, hashes.SHA256())
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> str:
