@@ -284,7 +284,7 @@ def test_if_none_match_does_not_replace_a_token(client: TestClient, customer: Cu
 
 # --- waiting ------------------------------------------------------------------
 
-#: Milliseconds until the next attempt, and the seconds that a client is told to wait.
+#: Milliseconds until the next attempt, and the seconds in `Retry-After`.
 WAITS = [
     (-5_000, 1),  # already due: a worker is about to claim it
     (0, 1),

@@ -50,7 +50,7 @@ SECRETS: Final = {
 }
 PLATFORM: Final = (InboundSource.BROWSER_EXTENSION, InboundSource.CMS_PLUGIN, InboundSource.STOREFRONT_APP)
 _SAMPLE: Final = re.compile(r"<pre data-copy[^>]*><code>(.*?)</code></pre>", re.DOTALL)
-#: The secrets in the `.env` of whoever pastes a sample.
+#: The secrets in the `.env` of an operator who pastes a sample.
 IN_ENV: Final = ("SCANNER_SHARED_SECRET", *SECRETS)
 #: Nothing listens at this address: each process counts rate limits by itself, and no worker is notified.
 NO_REDIS: Final = "redis://127.0.0.1:1/0"
