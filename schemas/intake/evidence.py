@@ -12,6 +12,8 @@ from schemas.base.fields import Array, Form, Integer, PageUrl, RecordForm, Text,
 from schemas.base.timestamps import format_rfc3339_or_none
 
 HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
+#: In HTML documents, a browser's `tagName` is in upper case.
+_ACCEPTED_LEVELS: Final = (*HEADING_LEVELS, *map(str.upper, HEADING_LEVELS))
 #: Maximum number of headings of one page.
 MAX_HEADINGS: Final = 200
 #: More than a browser shows of a heading or a title.
@@ -46,7 +48,7 @@ class Capture:
 
 class _HeadingForm(RecordForm):
     makes = Heading
-    level = Text(allowed=HEADING_LEVELS, **required("The level of the heading."))
+    level = Text(allowed=_ACCEPTED_LEVELS, post_load=str.lower, **required("The level of the heading."))
     text = Text(max_length=MAX_LINE, **required("The text of the heading."))
 
 

@@ -1435,7 +1435,7 @@ class RuleTest(TypedDict):
 
 
 class HeadingInput(TypedDict):
-    level: Literal["h1", "h2", "h3", "h4", "h5", "h6"]
+    level: Literal["h1", "h2", "h3", "h4", "h5", "h6", "H1", "H2", "H3", "H4", "H5", "H6"]
     """The level of the heading."""
     text: str
     """The text of the heading."""

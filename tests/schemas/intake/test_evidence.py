@@ -52,6 +52,10 @@ def test_the_form_of_the_specification_is_read() -> None:
     )
 
 
+def test_the_level_of_a_heading_may_be_in_upper_case() -> None:
+    assert FORM.read(headings({"level": "H2", "text": "Delivery"})).heading_outline == (Heading("h2", "Delivery"),)
+
+
 def test_only_project_and_page_are_required_and_null_is_absent() -> None:
     least = FORM.read(LEAST)
     assert least == Capture(7, None, "https://shop.example", None, None, None, None, None, None, None)
