@@ -56,6 +56,7 @@ class PolledExport(NamedTuple):
     times_seen: int
     first_scan_run_id: int
     last_scan_run_id: int
+    times_reopened: int
     due_at: int | None
     target_status: str | None
     #: No attempt starts before this time: the target is held or has used up its rate limit.

@@ -82,6 +82,7 @@ class Sighting:
     times_seen: int
     first_scan_run_id: int
     last_scan_run_id: int
+    times_reopened: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,11 +55,15 @@ def row_line(export: Export) -> str:
     hosts = list(dict.fromkeys(place.host for place in places if place.host))
     pages = list(dict.fromkeys(place.page for place in places))
     total, fixed = export.findings or (len(places), 0)
+    finding = export.finding
     parts = [
         hosts[0] if len(hosts) == 1 else f"{len(hosts)} sites" if hosts else "",
         _pages(pages, total),
         export.rule or "",
         f"{count(fixed)} of {count(total)} fixed" if fixed else "",
+        # For a group, these are the runs of its first finding only.
+        f"seen in {count(finding.times_seen)} scan runs" if finding and total == 1 and finding.times_seen > 1 else "",
+        "reopened" if finding and finding.times_reopened else "",
         "edited" if export.original_ticket is not None else "",
     ]
     return " · ".join(filter(None, parts))

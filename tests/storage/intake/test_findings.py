@@ -100,9 +100,9 @@ def test_times_seen_counts_runs_not_posts(customer: Customer, runs: list[int], s
 def test_an_export_says_when_its_finding_was_first_and_last_seen(customer: Customer) -> None:
     [export_id] = post(customer, scan_run_id=7, issues=issues("a")).ticket_exports
     [(finding_id,)] = rows("SELECT id FROM findings")
-    assert queries.get(export_id).finding == Sighting(finding_id, NOW, NOW, 1, 7, 7)
+    assert queries.get(export_id).finding == Sighting(finding_id, NOW, NOW, 1, 7, 7, 0)
     post(customer, later(1), scan_run_id=8, issues=issues("a"))
-    seen_again = Sighting(finding_id, NOW, later(1), 2, 7, 8)
+    seen_again = Sighting(finding_id, NOW, later(1), 2, 7, 8, 0)
     assert [export.finding for export in export_list.list_page(ExportQuery(customer.account_id))] == [seen_again]
     assert queries.get(export_id).version == 1
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
-from schemas.exports.record import Export
+from schemas.exports.record import Export, Sighting
 from service.console.triage.places import places_of, row_line
 from storage.exports.rows import export_from
 from tests.support.exports import export_row
+from tests.support.factories import NOW
 
 
 def export(ticket: dict[str, Any], **changes: Any) -> Export:
@@ -19,6 +20,10 @@ def export(ticket: dict[str, Any], **changes: Any) -> Export:
 
 def grouped(*urls: str) -> dict[str, Any]:
     return {"page_url": urls[0], "evidence": {"places": [{"url": url, "location": "main"} for url in urls]}}
+
+
+def sighting(times_seen: int, times_reopened: int) -> Sighting:
+    return Sighting("fnd_1", NOW, NOW, times_seen, 1, 1, times_reopened)
 
 
 def test_a_group_has_the_places_of_its_evidence() -> None:
@@ -71,6 +76,17 @@ def test_a_text_that_is_no_url_is_shown_as_it_is(url: str) -> None:
         ),
         (grouped("https://a.example/", "https://b.example/"), {"findings": (2, 0)}, "2 sites · /"),
         ({"page_url": "https://shop.example/a"}, {"original_ticket": {}}, "shop.example · /a · edited"),
+        (grouped("https://shop.example/a"), {"findings": (1, 0), "finding": sighting(1, 0)}, "shop.example · /a"),
+        (
+            grouped("https://shop.example/a"),
+            {"findings": (1, 0), "finding": sighting(3, 1)},
+            "shop.example · /a · seen in 3 scan runs · reopened",
+        ),
+        (
+            grouped("https://shop.example/a", "https://shop.example/b"),
+            {"findings": (2, 0), "finding": sighting(3, 2)},
+            "shop.example · /a, /b · reopened",
+        ),
         ({}, {}, ""),
     ],
 )
