@@ -390,6 +390,14 @@ def test_an_empty_list_offers_the_next_step(query: str, text: str, person: Conso
 
 
 @on_sqlite
+@pytest.mark.parametrize(("path", "noun"), [("/inbox", "ticket"), ("/deliveries", "delivery")])
+def test_an_empty_list_shows_a_sample_row(path: str, noun: str, person: ConsoleBrowser) -> None:
+    empty = person.get(path).text.partition('data-state="unused"')[2]
+    assert f"<summary>What a {noun} looks like</summary>" in empty
+    assert "Form field without a label" in empty.partition("</details>")[0]
+
+
+@on_sqlite
 def test_a_filtered_list_names_no_new_tickets_because_the_count_is_of_all(
     person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
