@@ -206,7 +206,7 @@ class TargetOperations:
 
             self._wait_for_validation(target_id, actor, give_up)
         else:
-            targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
+            targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key, url)
         engine.release()
 
     def validate_by_worker(self, target_id: str, actor: Actor) -> bool:

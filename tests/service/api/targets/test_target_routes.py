@@ -12,15 +12,15 @@ from runtime.clock import utc_now
 from runtime.dns_resolver import Addresses, DnsFailure
 from schemas.base.principal import Ability
 from schemas.targets.pings import BEGIN_WITHIN_S, PingResult
-from schemas.targets.target import Target
+from schemas.targets.target import Target, TargetEdit
 from schemas.targets.validations import EXPIRES_SOON, Validation
 from service.app import create_app
 from storage.db.engine import database as peewee_database
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
-from storage.targets import pings, targets, validations
+from storage.targets import changes, pings, targets, validations
 from tests.support.database.databases import on_sqlite
-from tests.support.factories import NOW, Customer, forbid_webhooks, make_customer, make_settings, make_target
+from tests.support.factories import DEFAULT_SECRET, NOW, Customer, forbid_webhooks, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import (
     BASE,
@@ -465,6 +465,22 @@ def test_a_lookup_refused_by_our_own_overload_does_not_change_the_target(
     before = everything_stored()
     assert_is_error(act(client, customer, target.id, "validate", "k"), 503, "SERVICE_UNAVAILABLE")
     assert everything_stored() == before
+
+
+def test_a_refusal_of_the_former_url_does_not_block_a_target_that_was_moved_during_the_lookup(
+    customer: Customer, target: Target, tmp_path: Path
+) -> None:
+    class MovingResolver(FakeResolver):
+        def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
+            edit = TargetEdit(base_url="https://other.example.com/hook")
+            changes.edit(target.id, edit, DEFAULT_SECRET, utc_now(), "user:1")
+            return super().resolve(host, port, timeout_s, account_id)
+
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), MovingResolver({HOST: ["10.20.30.40"]})))
+    answer = act(client, customer, target.id, "validate").json
+    assert (answer["base_url"], answer["status"]) == ("https://other.example.com/hook", "active")
+    assert answer["last_validation"]["status"] == "passed"
+    assert audited(target) == [("move_target", "other.example.com")]
 
 
 class WatchingResolver(FakeResolver):
