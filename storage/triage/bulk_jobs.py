@@ -152,8 +152,10 @@ def cancel(job_id: str, now: datetime, actor: str, account_id: int | None = None
     A job that has ended is returned unchanged. Raises NotFound.
     """
     with transaction():
-        job = get(job_id, account_id)
-        return get(job_id) if _end(job_id, BulkJobStatus.CANCELLED, now, actor) else job
+        get(job_id, account_id)
+        _end(job_id, BulkJobStatus.CANCELLED, now, actor)
+        # Read again, even if the job has ended: it may have been running until its holder committed the last batch.
+        return get(job_id)
 
 
 def get(job_id: str, account_id: int | None = None) -> BulkJob:

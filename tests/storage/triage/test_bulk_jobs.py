@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -32,6 +33,7 @@ from tests.support.fakes import Rollback
 
 DISMISS = BulkDecision(BulkAction.DISMISS, reason=DismissalReason.TEST, note="A test page.")
 RESTORE = BulkDecision(BulkAction.RESTORE)
+WAITING = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 
 def at(seconds: float) -> datetime:
@@ -153,6 +155,28 @@ def test_a_cancelled_job_decides_no_more_and_ends_once(customer: Customer) -> No
     assert advance(held, at(2)).progress is BatchProgress.LEASE_LOST
     assert bulk_jobs.cancel(held.id, at(3), "user:9") == cancelled
     assert (items(), decided("cancel_bulk_job")) == (0, Counter([held.id]))
+
+
+def test_a_cancellation_that_waited_for_the_last_batch_returns_the_finished_job(postgres_url: str) -> None:
+    open_database(postgres_url)
+    with connection():
+        customer = make_customer()
+        make_exports(customer, 2)
+        held = begin(customer, DISMISS, 2)
+
+    def cancel() -> BulkJob:
+        with connection():
+            return bulk_jobs.cancel(held.id, at(1), "user:9", customer.account_id)
+
+    with ThreadPoolExecutor(1) as pool, psycopg.connect(postgres_url, autocommit=True) as watcher:
+        with connection(), transaction():
+            advance(held)
+            cancelled = pool.submit(cancel)
+            while watcher.execute(WAITING).fetchone() != (1,):
+                assert not cancelled.done()
+                time.sleep(0.005)
+        assert counts(cancelled.result(10)) == ("done", 2, 2, 2, 0, {})
+    close_database()
 
 
 def test_a_job_is_refused_if_the_count_differs_from_the_expected_one(customer: Customer) -> None:
@@ -279,12 +303,11 @@ def test_a_new_job_locks_exports_in_the_order_of_their_ids(postgres_url: str) ->
         with connection():
             begin(customer, DISMISS, 3, "prepared")
 
-    waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(postgres_url) as deciding, psycopg.connect(postgres_url, autocommit=True) as watcher:
         deciding.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (ids[0],))
         creator = threading.Thread(target=create)
         creator.start()
-        while watcher.execute(waiting).fetchone() != (1,):
+        while watcher.execute(WAITING).fetchone() != (1,):
             assert creator.is_alive()
             time.sleep(0.005)
         deciding.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (ids[1:],))
