@@ -29,12 +29,14 @@ class Validation:
 
     `is_refused` means that our address policy refuses the URL, which blocks the target; a failure of the network or the
     receiver (an unknown name, an invalid certificate) does not block it. `is_partial` means that only the URL and its
-    addresses were checked, not the connection and the certificate.
+    addresses were checked, not the connection and the certificate. `base_url` is the URL that was checked; None if it
+    cannot have changed since.
     """
 
     reason: str | None = None
     is_refused: bool = False
     is_partial: bool = False
+    base_url: str | None = None
 
     @property
     def has_passed(self) -> bool:

@@ -26,13 +26,13 @@ class AddressCheck:
         """
         address = check_url(url, self._policy)
         if isinstance(address, RefusalReason):
-            return _refused_validation(address)
+            return _refused_validation(address, url)
         try:
             addresses = self._resolver.resolve(address.host, address.port, self._timeout_s, account_id)
         except DnsError as failed:
-            return Validation(failed.reason.value)
+            return Validation(failed.reason.value, base_url=url)
         refusal = check_addresses(addresses, self._policy)
-        return _refused_validation(refusal) if refusal else Validation(is_partial=True)
+        return _refused_validation(refusal, url) if refusal else Validation(is_partial=True, base_url=url)
 
     def require_safe(self, url: str, account_id: AccountId, path: str = "/base_url") -> None:
         """Raise ValidationFailed on `path` if the URL is not allowed; raises ServiceUnavailable as `validate` does."""
@@ -52,5 +52,5 @@ class AddressCheck:
         return validation
 
 
-def _refused_validation(reason: RefusalReason) -> Validation:
-    return Validation(reason.value, is_refused=True)
+def _refused_validation(reason: RefusalReason, url: str) -> Validation:
+    return Validation(reason.value, is_refused=True, base_url=url)

@@ -147,7 +147,7 @@ class TargetOperations:
         engine.release()
         if isinstance(actor, TokenPrincipal):
             self.check.require_safe(target.base_url, actor.account_id)
-            return Validation(is_partial=True)
+            return Validation(is_partial=True, base_url=target.base_url)
         found = self.check.check(target.base_url, actor.account_id)
         if found.is_refused or (target.status is TargetStatus.BLOCKED and not found.has_passed):
             raise Conflict(f"Target {target_id} stays {target.status}: {found.reason}. {self.check.explain(found)}")
@@ -206,7 +206,7 @@ class TargetOperations:
 
             self._wait_for_validation(target_id, actor, give_up)
         else:
-            targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key, url)
+            targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
         engine.release()
 
     def validate_by_worker(self, target_id: str, actor: Actor) -> bool:

@@ -173,21 +173,17 @@ def change_status(
         append(now, actor, f"{verb}_target", target_id, reason)
 
 
-def record_validation(
-    target_id: str, account_id: int | None, validation: Validation, now: datetime, actor: str, base_url: str | None = None
-) -> None:
+def record_validation(target_id: str, account_id: int | None, validation: Validation, now: datetime, actor: str) -> None:
     """Store the result of a validation of a target; with `account_id`, only of a target of that account.
 
-    With `base_url`, which was validated, only if that is still the target's URL.
-
-    Only a refusal by our own policy blocks an active or paused target. Other failures show as `failing` and prevent
-    approvals; a passed validation does not activate a target. The next validation is due in a day, or sooner after a
-    failure; one that is requested or running keeps its due time. A partial validation does not clear a failure that it did
-    not check; instead a worker validates the target now. Raises TargetNotFound.
+    The result for a former URL is not stored. Only a refusal by our own policy blocks an active or paused target. Other
+    failures show as `failing` and prevent approvals; a passed validation does not activate a target. The next validation is
+    due in a day, or sooner after a failure; one that is requested or running keeps its due time. A partial validation does
+    not clear a failure that it did not check; instead a worker validates the target now. Raises TargetNotFound.
     """
     with transaction():
         row = locked_row(target_id, account_id)
-        if base_url not in {None, row.base_url}:
+        if validation.base_url not in {None, row.base_url}:
             return
         is_awaited = row.validation_asked_at is not None or row.validation_lease is not None
         has_failed_elsewhere = row.validation_status == FAILED and not is_about_address(row.validation_reason)
@@ -216,7 +212,7 @@ def refuse(target_id: str, reason: str | None, now: datetime, actor: str, base_u
 
     With `base_url`, only if that is still its URL, because the policy refused that URL.
     """
-    record_validation(target_id, None, Validation(reason, is_refused=True), now, actor, base_url)
+    record_validation(target_id, None, Validation(reason, is_refused=True, base_url=base_url), now, actor)
 
 
 def pass_validation(target_id: str, now: datetime, actor: str) -> None:

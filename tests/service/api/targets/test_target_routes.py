@@ -20,7 +20,16 @@ from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
 from storage.targets import changes, pings, targets, validations
 from tests.support.database.databases import on_sqlite
-from tests.support.factories import DEFAULT_SECRET, NOW, Customer, forbid_webhooks, make_customer, make_settings, make_target
+from tests.support.factories import (
+    DEFAULT_SECRET,
+    NOW,
+    Customer,
+    forbid_webhooks,
+    make_customer,
+    make_settings,
+    make_target,
+    make_tracker,
+)
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import (
     BASE,
@@ -467,20 +476,42 @@ def test_a_lookup_refused_by_our_own_overload_does_not_change_the_target(
     assert everything_stored() == before
 
 
+class MovingResolver(FakeResolver):
+    """Gives the target another URL during a lookup."""
+
+    def __init__(self, target_id: str, base_url: str, found: str) -> None:
+        super().__init__({HOST: [found]})
+        self._move = (target_id, TargetEdit(base_url=base_url))
+
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
+        changes.edit(*self._move, DEFAULT_SECRET, utc_now(), "user:1")
+        return super().resolve(host, port, timeout_s, account_id)
+
+
 def test_a_refusal_of_the_former_url_does_not_block_a_target_that_was_moved_during_the_lookup(
     customer: Customer, target: Target, tmp_path: Path
 ) -> None:
-    class MovingResolver(FakeResolver):
-        def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
-            edit = TargetEdit(base_url="https://other.example.com/hook")
-            changes.edit(target.id, edit, DEFAULT_SECRET, utc_now(), "user:1")
-            return super().resolve(host, port, timeout_s, account_id)
-
-    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), MovingResolver({HOST: ["10.20.30.40"]})))
+    resolver = MovingResolver(target.id, "https://other.example.com/hook", "10.20.30.40")
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), resolver))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["base_url"], answer["status"]) == ("https://other.example.com/hook", "active")
     assert answer["last_validation"]["status"] == "passed"
     assert audited(target) == [("move_target", "other.example.com")]
+
+
+def test_a_resumption_does_not_validate_a_tracker_that_was_moved_during_the_lookup(
+    customer: Customer, tmp_path: Path
+) -> None:
+    target_id = make_tracker(customer, f"https://{HOST}/shop/old")
+    execute("UPDATE targets SET status = 'blocked', status_reason = 'tracker_not_found'")
+    resolver = MovingResolver(target_id, f"https://{HOST}/shop/new", "93.184.215.14")
+    client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), resolver))
+    answer = act(client, customer, target_id, "resume").json
+    assert (answer["base_url"], answer["status"]) == (f"https://{HOST}/shop/new", "active")
+    assert answer["last_validation"] is None
+    job = validations.claim_next(utc_now(), 30.0)
+    assert job is not None
+    assert job.base_url == answer["base_url"]
 
 
 class WatchingResolver(FakeResolver):
