@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from peewee import IntegrityError, ModelSelect, fn
 
@@ -15,6 +16,8 @@ from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
 from storage.db.queries import ASCII_LOWER, for_update, newest_first, tuples, where_given
+
+_NO_USER: Final = "There is no user with this email; see `bin/riskrelay user list`."
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +155,25 @@ def user_by_email(email: str) -> User:
     named = [each for each in users_by_email(email) if each.removed_at is None]
     named = [each for each in named if each.email == email] or named
     if not named:
-        raise NotFound("There is no user with this email; see `bin/riskrelay user list`.")
+        raise NotFound(_NO_USER)
     if len(named) > 1:
         raise Conflict("Several users have this email; write it as `bin/riskrelay user list` does.")
     return named[0]
+
+
+def lock_user(user_id: int) -> User | None:
+    """Return a user, and prevent changes of the user until the transaction ends; None for a removed user."""
+    wanted = _users().where(UserRow.id == user_id, UserRow.removed_at.is_null())
+    return read_first(User, for_update(wanted, "FOR NO KEY UPDATE"))
+
+
+def lock_user_by_email(email: str) -> User:
+    """Return the user with this email as `lock_user` does. Raises what `user_by_email` raises."""
+    user = lock_user(user_by_email(email).id)
+    if user is None:
+        # The user was removed meanwhile.
+        raise NotFound(_NO_USER)
+    return user
 
 
 def users_by_email(email: str) -> list[User]:
@@ -182,7 +200,7 @@ def find_user(user_id: int, account_id: int | None) -> User | None:
 def grant_project(email: str, project_id: int, now: datetime, role: Role | None = None, actor: str = OPERATOR.key) -> Grant:
     """Allow a user to submit data for a project of the account, and more with a `role`. Raises NotFound, Conflict."""
     with transaction():
-        user = user_by_email(email)
+        user = lock_user_by_email(email)
         if not ProjectRow.select().where(ProjectRow.id == project_id, ProjectRow.account == user.account_id).exists():
             raise NotFound(f"There is no project {project_id} in this user's account.")
         return _add_grant(user, project_id, None, now, role, actor)
@@ -191,7 +209,7 @@ def grant_project(email: str, project_id: int, now: datetime, role: Role | None 
 def grant_report(email: str, report_id: int, now: datetime, actor: str = OPERATOR.key) -> Grant:
     """Allow a user to manage one report of the user's account. Raises NotFound, Conflict."""
     with transaction():
-        user = user_by_email(email)
+        user = lock_user_by_email(email)
         own = ReportRow.select().join(ProjectRow).where(ReportRow.id == report_id, ProjectRow.account == user.account_id)
         if not own.exists():
             raise NotFound(f"There is no report {report_id} in this user's account.")

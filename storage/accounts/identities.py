@@ -14,11 +14,11 @@ from schemas.base.email_address import is_email_address
 from schemas.base.errors import Conflict, Forbidden
 from schemas.base.principal import Role
 from storage.accounts import users
-from storage.accounts.accounts import User, add_user, get_user, users_by_email
+from storage.accounts.accounts import User, add_user, lock_user, users_by_email
 from storage.accounts.audit_log import append
 from storage.db.engine import transaction
-from storage.db.models import UserIdentityRow, UserRow
-from storage.db.queries import for_update, tuples
+from storage.db.models import UserIdentityRow
+from storage.db.queries import tuples
 
 #: The actor of changes by a sign-in.
 ACTOR: Final = "openid_connect"
@@ -37,33 +37,36 @@ class Identity:
 def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
     """Return the user of an identity; the first sign-in links or creates one. Sets the role that the identity gives.
 
-    Raises Forbidden for a person who is no user, Conflict if two first sign-ins run at once.
+    Raises Forbidden for a person who is no user.
     """
     try:
-        with transaction():
-            user = _linked(identity) or _link_by_email(identity, account_id, now)
-            if user.account_id != account_id:
-                raise Forbidden("The user with your email address belongs to an account that does not use this sign-in.")
-            if user.disabled_at is not None:
-                raise Forbidden("This user is disabled. An owner of the account can enable it.")
-            return user if identity.role is None else users.set_role(user.email, identity.role, now, ACTOR)
-    except IntegrityError:
-        raise Conflict("Another sign-in of yours is still running. Sign in again.") from None
+        return _sign_in(identity, account_id, now)
+    except (IntegrityError, Conflict):
+        # Another request has just stored the identity or the user; now they are found.
+        return _sign_in(identity, account_id, now)
 
 
 def link_email(user: User, now: datetime) -> None:
-    """Store that a user signed in with a link sent to their address, in the caller's transaction."""
-    # Two links may be used at the same time: the second one then sees the row that the first one has stored.
-    tuples(for_update(UserRow.select(UserRow.id).where(UserRow.id == user.id), "FOR NO KEY UPDATE"))
+    """Store that a user, whom the caller's transaction has locked, signed in with a link sent to their address."""
     known = UserIdentityRow.select(UserIdentityRow.user).where(UserIdentityRow.user == user.id)
     if not tuples(known.limit(1)):
         _store(user, "email", str(user.id), now)
 
 
+def _sign_in(identity: Identity, account_id: int, now: datetime) -> User:
+    with transaction():
+        user = _linked(identity) or _link_by_email(identity, account_id, now)
+        if user.account_id != account_id:
+            raise Forbidden("The user with your email address belongs to an account that does not use this sign-in.")
+        if user.disabled_at is not None:
+            raise Forbidden("This user is disabled. An owner of the account can enable it.")
+        return user if identity.role is None else users.set_role(user.email, identity.role, now, ACTOR)
+
+
 def _linked(identity: Identity) -> User | None:
     own = (UserIdentityRow.issuer == identity.issuer) & (UserIdentityRow.subject == identity.subject)
     found = tuples(UserIdentityRow.select(UserIdentityRow.user).where(own))
-    return get_user(found[0][0]) if found else None
+    return lock_user(found[0][0]) if found else None
 
 
 def _link_by_email(identity: Identity, account_id: int, now: datetime) -> User:
@@ -76,7 +79,8 @@ def _link_by_email(identity: Identity, account_id: int, now: datetime) -> User:
         )
     # Addresses are stored as they were entered, but issuers often send them in lower case.
     named = users_by_email(email)
-    user = min(named, key=lambda each: (each.account_id != account_id, each.email != email), default=None)
+    named.sort(key=lambda each: (each.account_id != account_id, each.email != email))
+    user = lock_user(named[0].id) if named else None
     if user is None:
         if identity.role is None:
             raise Forbidden("There is no user with your email address. Ask the operator to add you.")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from schemas.base.errors import Forbidden
 from storage.accounts import identities
-from storage.accounts.accounts import get_user, users_by_email
+from storage.accounts.accounts import lock_user, users_by_email
 from storage.accounts.tokens import sha256_hex
 from storage.db import identifiers
 from storage.db.engine import transaction
@@ -78,7 +78,7 @@ def assign_recipient(due: SignInLinkJob, email: str, now: datetime) -> str | Non
     with transaction():
         # Addresses are stored as they were entered. If users in several accounts have the address, no link is sent.
         named = users_by_email(email)
-        user = next((each for each in named if each.disabled_at is None), None)
+        user = next((lock_user(each.id) for each in named if each.disabled_at is None), None)
         if user is not None and len({each.account_id for each in named}) == 1:
             recent = k.select().where(
                 k.user == user.id, k.id >= identifiers.first_id(identifiers.SIGN_IN_LINK, now - LASTS_FOR)
@@ -112,8 +112,10 @@ def consume(token: str, browser: str, now: datetime) -> int:
     k = SignInLinkRow
     is_theirs = (k.token_sha256 == sha256_hex(token)) & (k.browser_sha256 == sha256_hex(browser)) & k.user.is_null(False)
     with transaction():
-        spent = k.delete().where(is_theirs, k.created_at > now - LASTS_FOR).returning(k.user)
-        for user_id in scalars(spent):
-            identities.link_email(get_user(user_id), now)
-            return int(user_id)
+        for user_id in scalars(k.select(k.user).where(is_theirs, k.created_at > now - LASTS_FOR)):
+            # The user before the link, as a removal of the user locks them.
+            user = lock_user(user_id)
+            if user is not None and k.delete().where(is_theirs).execute():
+                identities.link_email(user, now)
+                return user.id
     raise Forbidden("This link was used, has expired or was requested in another browser. Request a new one here.")

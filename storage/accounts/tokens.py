@@ -13,7 +13,7 @@ from peewee import Expression, ModelSelect
 
 from schemas.base.errors import Conflict, NotFound
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, OPERATOR, Ability, TokenKind, TokenPrincipal
-from storage.accounts.accounts import user_by_email
+from storage.accounts.accounts import lock_user_by_email, user_by_email
 from storage.accounts.audit_log import append, append_each
 from storage.accounts.tokens_sql import find_principal
 from storage.db.columns import columns, read, read_first
@@ -63,7 +63,7 @@ def create(
         raise Conflict(f"A token of kind {kind} cannot have: {', '.join(foreign)}.")
     text = _new_text()
     with transaction():
-        user = user_by_email(email)
+        user = lock_user_by_email(email)
         if user.disabled_at is not None:
             raise Conflict("This user is disabled; run `bin/riskrelay user enable EMAIL` first.")
         row = TokenRow.create(

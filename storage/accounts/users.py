@@ -14,7 +14,7 @@ from schemas.base.errors import Conflict
 from schemas.base.principal import Role
 from schemas.triage.approval_rules import StoppedReason
 from storage.accounts import sessions, tokens
-from storage.accounts.accounts import User, get_user, user_by_email
+from storage.accounts.accounts import User, get_user, lock_user_by_email
 from storage.accounts.audit_log import append, append_each
 from storage.db.engine import transaction
 from storage.db.models import (
@@ -50,7 +50,7 @@ NONE_SEARCHED: Final = NamingResponses([], datetime(1970, 1, 1, tzinfo=UTC))
 def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
     """Set a user's role in the account; without a role, only grants with a role allow anything. Raises NotFound."""
     with transaction():
-        user = user_by_email(email)
+        user = lock_user_by_email(email)
         if user.role is not role:
             UserRow.update(role=role).where(UserRow.id == user.id).execute()
             append(now, actor, "set_role", f"user:{user.id}", role.value if role else "none")
@@ -71,7 +71,7 @@ def require_other_owner(user_id: int) -> None:
 def disable(email: str, now: datetime, actor: str) -> User:
     """Refuse a user's tokens and end the user's console sessions; no change if already disabled. Raises NotFound."""
     with transaction():
-        user = user_by_email(email)
+        user = lock_user_by_email(email)
         if UserRow.update(disabled_at=now).where(UserRow.id == user.id, UserRow.disabled_at.is_null()).execute():
             _end_sessions(user, now, actor)
             _stop_rules(user, now, actor)
@@ -82,7 +82,7 @@ def disable(email: str, now: datetime, actor: str) -> User:
 def enable(email: str, now: datetime, actor: str) -> User:
     """Accept a user's tokens again; the console needs a new sign-in. Raises NotFound, also for a removed user."""
     with transaction():
-        user = user_by_email(email)
+        user = lock_user_by_email(email)
         if UserRow.update(disabled_at=None).where(UserRow.id == user.id, UserRow.disabled_at.is_null(False)).execute():
             append(now, actor, "enable_user", f"user:{user.id}")
         return get_user(user.id)
@@ -108,7 +108,7 @@ def remove(email: str, now: datetime, actor: str, naming: NamingResponses = NONE
     the data that the user submitted and for the audit log, which name the user by id. Raises NotFound.
     """
     with transaction():
-        user = user_by_email(email)
+        user = lock_user_by_email(email)
         # First, because this waits for tokens and grants that are being created: their foreign keys lock the row.
         UserRow.update(email=f"removed:{user.id}", disabled_at=now, removed_at=now).where(UserRow.id == user.id).execute()
         _end_sessions(user, now, actor)
