@@ -58,7 +58,7 @@ Now = Callable[[], datetime]
 def compared_clock() -> SharedClock:
     """Return a clock, compared with the database's if the database is available; the dispatcher compares again later."""
     clock = SharedClock(utc_now)
-    with suppress(*OUTAGES, DAMAGE), connection():
+    with suppress(*OUTAGES, *DAMAGE), connection():
         clock.compare()
     return clock
 

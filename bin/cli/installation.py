@@ -98,7 +98,7 @@ def database_at(url: str) -> Iterator[None]:
     except UnsuitableDatabase as unsuitable:
         raise Refused(str(unsuitable)) from None
     except DAMAGE as damaged:
-        if type(damaged) is not DAMAGE:
+        if type(damaged) not in DAMAGE:
             raise
         raise Refused(
             f"The database is damaged ({outage_reason(damaged)}); restore a backup. Check {location_hint()}."

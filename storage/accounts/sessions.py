@@ -257,7 +257,7 @@ def _record_use(session_id: str, now: datetime) -> None:
             ConsoleSessionRow.update(seen_at=now).where(
                 ConsoleSessionRow.id == session_id, ConsoleSessionRow.ended_at.is_null(), ConsoleSessionRow.seen_at < now
             ).execute()
-    except (*OUTAGES, DAMAGE) as failed:
+    except (*OUTAGES, *DAMAGE) as failed:
         _log.warning("the use of a console session could not be recorded", extra={"error": type(failed).__name__})
 
 

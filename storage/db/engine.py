@@ -3,6 +3,7 @@
 No database is touched at import: `open_database` binds the models to a URL, by a module of `storage.db.drivers`.
 """
 
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,12 +33,13 @@ class DatabaseFull(peewee.OperationalError):
     """A disk of the database is full: reads work, writes do not."""
 
 
-#: The errors of a database that is unreachable, locked or full.
-OUTAGES: Final = (peewee.OperationalError, peewee.InterfaceError, MaxConnectionsExceeded)
+#: The errors of a database that is unreachable, locked or full. Peewee translates errors of statements, but not those of
+#: SQLite's later rows, which are read from the file when they are fetched.
+OUTAGES: Final = (peewee.OperationalError, peewee.InterfaceError, MaxConnectionsExceeded, sqlite3.OperationalError)
 
-#: SQLite raises exactly this class for a file that is damaged or is no database. Its subclasses are outages or our own
-#: errors.
-DAMAGE: Final = peewee.DatabaseError
+#: SQLite raises exactly one of these classes for a file that is damaged or is no database. Their subclasses are outages or
+#: our own errors.
+DAMAGE: Final = (peewee.DatabaseError, sqlite3.DatabaseError)
 
 #: PostgreSQL's error code for a deadlock: it rolls back one of two transactions that wait for each other.
 _DEADLOCK: Final = "40P01"
@@ -216,7 +218,7 @@ def is_reachable() -> bool:
     try:
         with connection():
             database.execute_sql("SELECT 1")
-    except (*OUTAGES, peewee.DatabaseError):
+    except (*OUTAGES, *DAMAGE):
         # A file that is damaged or is no database raises an error that is not in OUTAGES.
         return False
     return True

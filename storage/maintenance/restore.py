@@ -14,8 +14,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from peewee import DatabaseError
-
 from schemas.base.console_session import SessionEndReason
 from schemas.targets.pings import NO_WORKER
 from schemas.targets.target import RESTORED, TargetStatus
@@ -23,7 +21,17 @@ from storage.accounts import sessions
 from storage.accounts.audit_log import append
 from storage.compliance import erasure_replay
 from storage.db import schema_version
-from storage.db.engine import OUTAGES, close_database, connection, database, execute, is_sqlite, open_database, transaction
+from storage.db.engine import (
+    DAMAGE,
+    OUTAGES,
+    close_database,
+    connection,
+    database,
+    execute,
+    is_sqlite,
+    open_database,
+    transaction,
+)
 from storage.db.models import AccountRow, AuditEntryRow, ComplianceRequestRow, ExportRow, PingRow, TargetRow, WorkerRow
 from storage.db.schema_version import UnsuitableDatabase
 from storage.db.shared_clock import SharedClock
@@ -82,7 +90,7 @@ def inspect(now: datetime) -> CurrentDatabase:
             return _read(now)
     except OUTAGES:
         raise
-    except DatabaseError:
+    except DAMAGE:
         if not is_sqlite():
             raise
         return CurrentDatabase(None)

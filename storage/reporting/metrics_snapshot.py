@@ -17,14 +17,14 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final
 
-from peewee import SQL, Case, DatabaseError, Select, Tuple, fn
+from peewee import SQL, Case, Select, Tuple, fn
 
 from runtime.files import try_lock
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.state_machine import IN_PROGRESS
 from schemas.targets.target import BREAKER_OPEN, PAUSES_BY_RECEIVER, RESTORED, TargetStatus
 from storage.compliance import requests as compliance_requests
-from storage.db.engine import OUTAGES, connection, database
+from storage.db.engine import DAMAGE, OUTAGES, connection, database
 from storage.db.models import ExportRow, TargetRow, TicketEventRow
 from storage.db.queries import tuples
 from storage.exports import worker_heartbeats
@@ -141,7 +141,7 @@ def take_snapshot(now: datetime, last: MetricsSnapshot | None, count_until_s: fl
     try:
         with connection():
             found = _read_values(now, last, began + count_until_s)
-    except (*OUTAGES, DatabaseError):
+    except (*OUTAGES, *DAMAGE):
         down = MetricsSnapshot(to_ms(now), is_up=False, took_s=time.monotonic() - began)
         # The count continues when the database responds again.
         return down if last is None else replace(down, exports=last.exports, exports_at=last.exports_at, tally=last.tally)

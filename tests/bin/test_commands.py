@@ -21,7 +21,7 @@ from schemas.exports.record import Approval
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource, Rejection
 from storage.db import migrations, schema_version
-from storage.db.engine import close_database, connection, execute, open_database, rows
+from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
 from storage.exports import transitions
 from storage.intake import rejections
 from storage.targets import targets
@@ -684,6 +684,19 @@ def test_a_damaged_database_is_reported_in_one_line(shell: Shell, customer_id: C
     close_database()
     with path.open("r+b") as file:
         file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    assert "The database is damaged (database disk image is malformed); restore a backup" in shell.refused("account", "list")
+
+
+def test_a_damaged_page_that_a_list_reaches_later_is_reported_in_one_line(shell: Shell) -> None:
+    path, names = Path(shell.url.removeprefix("sqlite:///")), [f"{number:0200}" for number in range(200)]
+    with shell.database(), transaction():
+        for name in names:
+            execute("INSERT INTO accounts (name, may_use_webhooks, created_at) VALUES (?, TRUE, 0)", (name,))
+        [(size,)] = rows("PRAGMA page_size")
+    with path.open("r+b") as file:
+        # The page of the oldest account; the newest is read first.
+        file.seek(path.read_bytes().index(names[0].encode()) // size * size)
         file.write(b"\xff" * size)
     assert "The database is damaged (database disk image is malformed); restore a backup" in shell.refused("account", "list")
 

@@ -108,9 +108,9 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
         with translated:
             driver = sqlite3.connect(self.database, timeout=self._timeout, isolation_level=None, check_same_thread=False)
             self._add_conn_hooks(driver)
-        # `GroupCommit` does the waiting.
-        driver.execute("PRAGMA busy_timeout = 0")
-        driver.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
+            # `GroupCommit` does the waiting.
+            driver.execute("PRAGMA busy_timeout = 0")
+            driver.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
         return driver
 
     def _open_reader(self) -> sqlite3.Connection:

@@ -311,6 +311,17 @@ def test_a_lookup_without_a_database_is_an_outage(tmp_path: Path, opened: Callab
         name_of(1)
 
 
+def test_an_error_of_sqlite_while_later_rows_are_read_is_an_outage(sqlite_url: str, opened: Callable[[str], None]) -> None:
+    opened(sqlite_url)
+    numbers = "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 100000) SELECT n FROM n"
+    with connection():
+        # Interrupts the statement after some thousand rows.
+        db.connection().set_progress_handler(lambda: True, 100_000)
+        with pytest.raises(OUTAGES):
+            rows(numbers)
+        db.connection().set_progress_handler(None, 0)
+
+
 def test_a_lookup_succeeds_when_the_server_is_back(
     postgres_url: str, postgres_server: PostgresServer, opened: Callable[[str], None]
 ) -> None:
