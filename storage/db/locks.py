@@ -7,7 +7,7 @@ connection of its own.
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Final
 from peewee import OperationalError
 
 from runtime.files import try_lock
-from storage.db.engine import database, is_sqlite, second_connection
+from storage.db.engine import OUTAGES, database, is_sqlite, second_connection
 
 _RETRY_INTERVAL_S: Final = 0.05
 
@@ -82,4 +82,6 @@ def _advisory(lock: Lock) -> Iterator[Callable[[], bool]]:
             run("SET LOCAL idle_in_transaction_session_timeout = 0")
             yield lambda: bool(run("SELECT pg_try_advisory_xact_lock(%s)", lock.value).fetchone()[0])
         finally:
-            run("ROLLBACK")
+            # If the connection is lost, so is the lock; what was done under it is done.
+            with suppress(*OUTAGES):
+                run("ROLLBACK")

@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from storage.db import locks
-from storage.db.engine import close_database, connection, open_database
+from storage.db.engine import close_database, connection, execute, open_database
 from storage.db.locks import Lock, exclusive
 from tests.support.processes.workers import wait_until
 
@@ -87,4 +87,13 @@ def test_a_lock_outlasts_the_time_after_which_an_idle_transaction_ends(postgres_
         time.sleep(0.5)
         assert not is_free(Lock.PRUNE)
         holder.kill()
+    close_database()
+
+
+def test_work_under_a_lock_whose_connection_was_lost_is_still_done(postgres_url: str) -> None:
+    open_database(postgres_url)
+    with connection(), exclusive(Lock.PRUNE):
+        # The second argument waits for the end of the process.
+        execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_locks WHERE locktype = 'advisory'")
+    assert is_free(Lock.PRUNE)
     close_database()
