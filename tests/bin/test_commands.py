@@ -773,6 +773,30 @@ def test_init_creates_nothing_if_the_first_token_cannot_be_written(tmp_path: Pat
     assert len(shell.json("token", "list")) == 1
 
 
+def test_init_keeps_the_keys_if_it_is_unknown_whether_the_database_committed(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    shell = shell_in(tmp_path)
+    url = shell.environment["DATABASE_URL"] = postgres_server.create_database()
+    assert shell.run("migrate").exit_code == 0
+    with psycopg.connect(url, autocommit=True) as connected:
+        connected.execute(
+            "CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$"
+        )
+        # A deferred trigger runs during the commit.
+        connected.execute(
+            "CREATE CONSTRAINT TRIGGER lost AFTER INSERT ON accounts DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION lose()"
+        )
+        assert "The database is unavailable" in shell.refused("init")
+        connected.execute("DROP FUNCTION lose CASCADE")
+    kept = (tmp_path / ".env").read_text()
+    assert shell.run("init").exit_code == 0
+    assert (tmp_path / ".env").read_text().splitlines()[:-1] == kept.splitlines()[:-1]
+    assert len(shell.json("token", "list")) == 1
+
+
 def test_init_does_not_overwrite_the_draft_of_a_concurrent_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env.new").write_text("half a line")

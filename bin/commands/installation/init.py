@@ -98,7 +98,7 @@ def _require_files_with_values(env_file: Path) -> None:
 
 @contextmanager
 def _draft_of(env_file: Path) -> Iterator[Path]:
-    """Write a draft with generated secrets beside `.env`; if the block raises, neither file is left."""
+    """Write a draft with generated secrets beside `.env`, which the block renames; if it raises, no draft is left."""
     draft = env_file.with_name(".env.new")
     with _writing(env_file):
         try:
@@ -109,10 +109,8 @@ def _draft_of(env_file: Path) -> Iterator[Path]:
         with _writing(env_file), os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(_HEADER + _lines(_generated()))
         yield draft
-    except BaseException:
-        # Nothing was committed to the database, so nothing needs these keys.
-        (draft if draft.exists() else env_file).unlink()
-        raise
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _generated() -> dict[str, str]:
@@ -195,9 +193,14 @@ def _make_first_records(draft: Path, env_file: Path) -> str:
             if accounts.first_id() is not None:
                 raise Refused("The database already has accounts; restore the .env that belongs to it.")
             token, project_id = _add_first_records(settings)
-            # Before the commit: a database whose keys are lost cannot be recovered.
-            _finish(draft, env_file, project_id)
-            return _keep_token(token, settings.data_dir / FIRST_TOKEN)
+            # Before the commit: a database whose keys are lost cannot be recovered. If the commit fails, `.env` stays,
+            # because the database may have committed before the connection was lost; the next `init` completes either.
+            try:
+                _finish(draft, env_file, project_id)
+                return _keep_token(token, settings.data_dir / FIRST_TOKEN)
+            except BaseException:
+                env_file.unlink(missing_ok=True)
+                raise
 
 
 def _add_first_records(settings: Settings) -> tuple[str, int]:
