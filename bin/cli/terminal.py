@@ -3,9 +3,11 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import click
+
+_STANDARD_ERROR: Final = 2
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -13,10 +15,18 @@ def is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
-def replace_closed_input() -> None:
-    """Replace standard input by an empty file if it was closed before the start: `sys.stdin` is None then."""
+def replace_closed_streams() -> None:
+    """Replace standard input and standard error if they were closed before the start: `sys.stdin` is None then.
+
+    A closed input counts as empty. Processes that this one starts inherit the new standard error, so that no other file gets
+    its descriptor.
+    """
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - open until the process ends
+    if sys.stderr is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), _STANDARD_ERROR)
+        os.set_inheritable(_STANDARD_ERROR, True)
+        sys.stderr = os.fdopen(_STANDARD_ERROR, "w")
 
 
 def secret_line() -> bytes:

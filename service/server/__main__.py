@@ -1,5 +1,14 @@
 """Starts gunicorn as `python -m gunicorn` does, but never imports from the current folder: other users may write to it."""
 
+import os
+from pathlib import Path
+
+# gunicorn's defaults contain the current folder, and it could not be imported without one.
+try:
+    Path.cwd()
+except FileNotFoundError:
+    os.chdir("/")
+
 from gunicorn.app.wsgiapp import WSGIApplication
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.error import URLError
@@ -67,7 +68,9 @@ def run() -> None:
         supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
         _start(settings, supervisor, redis)
         if supervisor.wait_until(lambda: _is_ready(settings), READY_WITHIN_S):
-            _greet(settings)
+            # The installation is running, even if nobody can read where.
+            with suppress(Refused, BrokenPipeError):
+                _greet(settings)
         elif supervisor.is_running():
             _log.warning("not ready after %s s, continuing; see the lines above", READY_WITHIN_S)
         temporary_paths = [] if redis is None else redis.temporary_paths

@@ -104,6 +104,27 @@ def test_if_any_process_is_killed_run_exits_with_1(installation: RunProcess, par
     installation.assert_nothing_is_left()
 
 
+def test_run_needs_neither_a_current_folder_nor_its_outputs(tmp_path: Path) -> None:
+    """A full standard output, a closed standard error, and a folder that was removed."""
+    start = '"$0" init >/dev/null && mkdir gone && cd gone && rmdir ../gone && exec "$0" run >/dev/full 2>&-'
+    environment_of_run = environment(tmp_path / "data", BIND=f"127.0.0.1:{free_port()}")
+    process = subprocess.Popen(["/bin/sh", "-c", start, RISKRELAY], cwd=tmp_path, env=environment_of_run)
+    until = time.monotonic() + START_WITHIN_S
+    try:
+        # The supervisor replaces the command when the installation is ready.
+        while b"supervisor.py" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            assert process.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait(STOP_WITHIN_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        for pid in processes_in(tmp_path):
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_child_processes_exit_if_the_parent_is_killed(installation: RunProcess) -> None:
     installation.process.kill()
     installation.process.wait()
