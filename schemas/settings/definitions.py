@@ -493,9 +493,12 @@ def load_settings(env_file: Path | None = None) -> Settings:
     except EnvValidationError as invalid:
         messages: Any = invalid.error_messages
         mistakes |= {str(name): [str(text) for text in problems] for name, problems in messages.items()}
+    folder = env_file.parent.resolve()
+    if read["data_dir"] and not _is_utf8(str(folder / read["data_dir"])):
+        mistakes["DATA_DIR"] = ["Its folder has a name that is not UTF-8 text; set an absolute path without one."]
     if mistakes:
         raise InvalidSettings(mistakes)
-    return _settings(read, env_file.parent.resolve())
+    return _settings(read, folder)
 
 
 def default_settings(folder: Path) -> Settings:
@@ -541,7 +544,7 @@ class _Environment(Env):
 
     def __init__(self, env_file: Path) -> None:
         super().__init__(eager=False)
-        self.add_parser("value", lambda text, parse: parse(text))
+        self.add_parser("value", _parsed)
         self._folder = env_file.parent.resolve()
         self._read_file(env_file)
 
@@ -596,6 +599,17 @@ class _Environment(Env):
         except (OSError, ValueError) as unreadable:
             self._errors[name].append(f"Names a file that cannot be read: {_reason(unreadable)}.")
             return default
+
+
+def _parsed(text: str, parse: values.Parse) -> Any:
+    if not _is_utf8(text):
+        raise ValidationError("Must be UTF-8 text.")
+    return parse(text)
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether text can be encoded: undecodable bytes of the environment and of paths are surrogates in it."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _known_names() -> list[str]:
