@@ -1,7 +1,12 @@
-"""Starts gunicorn as `python -m gunicorn` does, but never imports from the current folder: other users may write to it."""
+"""Starts gunicorn as `python -m gunicorn` does, but never imports from the current folder: other users may write to it.
+
+GUNICORN_CMD_ARGS is ignored: some platforms set it for every program, to another address and an access log with queries.
+"""
 
 import os
 from pathlib import Path
+
+os.environ.pop("GUNICORN_CMD_ARGS", None)
 
 # gunicorn's defaults contain the current folder, and it could not be imported without one.
 try:

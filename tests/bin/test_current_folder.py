@@ -52,6 +52,19 @@ def test_files_of_the_current_folder_do_not_affect_commands(hostile: Path, sqlit
     assert "Invalid" not in done.stderr
 
 
+def test_arguments_in_the_environment_do_not_affect_the_service(tmp_path: Path, sqlite_url: str) -> None:
+    settings = environment(tmp_path / "data", DATABASE_URL=sqlite_url, REDIS_URL="redis://127.0.0.1:1")
+    done = subprocess.run(
+        COMMANDS["service"],
+        env={**settings, "PYTHONPATH": str(ROOT), "GUNICORN_CMD_ARGS": "--timeout never"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WITHIN_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("verb", ["run", "init", "serve", "work", "migrate", "sweep", "target list", "trigger"])
 def test_every_command_refuses_an_env_file_writable_by_others_with_the_fix(tmp_path: Path, verb: str) -> None:
     settings = environment(tmp_path / "data", WEBHOOK_SECRET="")
