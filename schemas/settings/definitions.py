@@ -6,6 +6,7 @@ hide a line of `.env`. An invalid value is reported by the name of the setting, 
 and a file is a mistake.
 """
 
+import errno
 import hashlib
 import os
 import tempfile
@@ -595,7 +596,11 @@ class _Environment(Env):
 
     def _content(self, name: str, path: str, default: Any) -> Any:
         try:
-            return _line((self._folder / path).read_text(encoding="utf-8")) or default
+            file = self._folder / path
+            if file.is_fifo():
+                raise OSError(errno.ESPIPE, "it is a pipe, and several processes read it")
+            # Editors on Windows begin a file with a byte order mark, which is no part of the value.
+            return _line(file.read_text(encoding="utf-8-sig")) or default
         except (OSError, ValueError) as unreadable:
             self._errors[name].append(f"Names a file that cannot be read: {_reason(unreadable)}.")
             return default

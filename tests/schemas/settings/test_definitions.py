@@ -502,7 +502,12 @@ def test_keys_may_be_in_a_file(load: Load, tmp_path: Path) -> None:
     assert load(ENCRYPTION_KEYS_FILE=str(tmp_path / "keys")).encryption_keys == (b"A" * 32,)
 
 
-@pytest.mark.parametrize("make", [Path.exists, Path.mkdir, lambda path: path.write_bytes(b"\xff\xfe\xfd")])
+def test_a_byte_order_mark_is_no_part_of_a_value_in_a_file(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("\ufeffa long secret\r\n")
+    assert load(WEBHOOK_SECRET_FILE=str(tmp_path / "secret")).webhook_secret == "a long secret"
+
+
+@pytest.mark.parametrize("make", [Path.exists, Path.mkdir, os.mkfifo, lambda path: path.write_bytes(b"\xff\xfe\xfd")])
 def test_a_file_that_cannot_be_read_is_a_mistake_that_names_the_setting(
     load: Load, tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
