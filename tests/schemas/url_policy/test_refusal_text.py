@@ -19,6 +19,12 @@ _LOOKUPS = ("dns_timeout", "dns_failed", "dns_not_found", "dns_overloaded")
         (RefusalReason.SINGLE_LABEL, ("public DNS", "IP address")),
         (RefusalReason.LOCAL_SUFFIX, ("public DNS", "IP address")),
         ("dns_timeout", ("DNS",)),
+        (RefusalReason.SCHEME_MISSING, ("https://",)),
+        (RefusalReason.USERINFO, ("user", "password")),
+        (RefusalReason.FRAGMENT, ("#",)),
+        (RefusalReason.WHITESPACE, ("space",)),
+        (RefusalReason.PORT_INVALID, ("65535",)),
+        (RefusalReason.HOST_NUMERIC, ("host",)),
     ],
 )
 def test_a_message_names_the_allowed_values_and_the_setting(reason: str, named: tuple[str, ...]) -> None:
@@ -37,4 +43,6 @@ def test_allowed_http_is_not_suggested_again() -> None:
 
 
 def test_every_reason_has_a_sentence() -> None:
-    assert all(refusal_text(reason, POLICY).endswith(".") for reason in (*RefusalReason, *_LOOKUPS))
+    """The console and the commands show only the sentence, so it must not refer to the code."""
+    texts = [refusal_text(reason, POLICY) for reason in (*RefusalReason, *_LOOKUPS)]
+    assert all(text.endswith(".") and "`code`" not in text for text in texts)
