@@ -80,7 +80,7 @@ class TargetOperations:
         target = self.get(target_id, actor)
         engine.release()
         edit = checked_edit(edit, target)
-        base_url = edit.base_url or target.base_url
+        base_url = target.base_url if edit.base_url is None else edit.base_url
         if base_url != target.base_url:
             self.check.require_safe(base_url, target.account_id)
         if base_url != target.base_url or edit.provider_settings is not None:

@@ -18,6 +18,7 @@ STANDARD = f"whsec_{b64encode(bytes(32)).decode()}"
 
 #: Columns: URL that is not allowed; reason.
 UNSAFE = [
+    ("", "scheme_missing"),
     ("http://tracker.example.com/", "scheme_not_allowed"),
     ("https://10.20.30.40/", "address_private"),
     ("https://inside.example.com/", "address_private"),
