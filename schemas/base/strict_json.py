@@ -54,6 +54,7 @@ FAULTS: Final[Mapping[JsonFault, str]] = {
     JsonFault.BYTE_ORDER_MARK: "it begins with a byte order mark",
     JsonFault.NOT_UTF8: "it is not UTF-8",
     JsonFault.TOO_DEEP: f"it is nested more than {MAX_DEPTH} levels deep",
+    JsonFault.TOO_MANY_VALUES: f"it has more than {MAX_VALUES:,} values",
     JsonFault.DUPLICATE_MEMBER: "an object has two members of the same name",
     JsonFault.NOT_FINITE_NUMBER: "a number is infinite or not a number",
     JsonFault.NUMBER_TOO_LONG: f"a number has more than {MAX_INTEGER_DIGITS} digits",
@@ -70,7 +71,7 @@ class MalformedJson(ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"The body is not strict JSON: {self.reason}."
+        return ": ".join(filter(None, ("The body is not strict JSON", FAULTS.get(self.reason)))) + "."
 
 
 def parse(body: bytes, max_depth: int = MAX_DEPTH) -> JsonValue:
