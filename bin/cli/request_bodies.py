@@ -11,11 +11,12 @@ from bin.cli.option_types import TEXT
 from bin.cli.output import Refused
 from schemas.base.fields import Form, Text
 from schemas.base.strict_json import MalformedJson, parse
+from schemas.content_policy import rules
 from schemas.content_policy.checked_form import read_checked
 
 
 class FieldText(click.ParamType[str]):
-    """Text within the bounds that a field of a request body has."""
+    """Text within the bounds that a field of a request body has, without forbidden content."""
 
     name = "text"
 
@@ -35,6 +36,8 @@ class FieldText(click.ParamType[str]):
                 else f"at most {most} characters"
             )
             self.fail(f"Use {bounds}.", param, ctx)
+        for problem in rules.find([text], frozenset()):
+            self.fail(problem.message, param, ctx)
         return text
 
 

@@ -88,3 +88,18 @@ def test_a_token_name_may_be_empty_and_has_a_maximum_length(shell: Shell) -> Non
     assert (result.exit_code, "Use at most 200 characters." in result.stderr) == (2, True)
     for name in ("", LONG[1:]):
         assert shell.json(*words, name)["name"] == name
+
+
+def test_a_name_with_forbidden_content_is_refused_as_in_the_api_and_not_repeated(shell: Shell) -> None:
+    password = "hunter2secret"
+    for words in (
+        ("account", "add"),
+        ("project", "add", "--account", "1"),
+        ("report", "add", "--project", "1"),
+        ("token", "create", "--user", "ada@example.com", "--name"),
+    ):
+        result = shell.run(*words, f"password={password}")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "Contains a password, key or secret with its value; remove it." in result.stderr
+        assert password not in result.stderr
+    assert [len(shell.json(each, "list")) for each in ("account", "project", "token")] == [1, 1, 0]
