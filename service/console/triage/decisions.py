@@ -120,6 +120,14 @@ class FormDecision(ExportAction, PageAction):
         super().__init__(layout)
         self.page = page
 
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
+        """Decide as `ExportAction` does; if the export is no longer prepared, its page has no form to show the problems."""
+        try:
+            return super().act(user, form, **ids)
+        except ValidationFailed:
+            _prepared(ids["export_id"], user)
+            raise
+
     def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the refused form with the entered texts; sent again, it still leads to the next ticket of its list."""
         return {**super().refused(form, problems, **ids), "then": safe_next(form.get("then", ""))}

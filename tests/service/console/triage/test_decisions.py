@@ -597,6 +597,19 @@ def test_a_refused_snooze_stays_on_the_page_of_the_ticket(
 
 
 @on_sqlite
+@pytest.mark.parametrize(("verb", "fields"), [("snooze", {"days": ""}), ("dismiss", {"note": "4111 1111 1111 1111"})])
+def test_an_invalid_form_about_a_ticket_that_was_decided_meanwhile_names_its_status(
+    verb: str, fields: dict[str, str], person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    """The page of a dismissed ticket has no form that could show the problem."""
+    export_id = prepare()
+    assert person.post(f"/exports/{export_id}/dismiss").status_code == 303
+    page = person.post(f"/exports/{export_id}/{verb}", **fields)
+    assert (page.status_code, "This ticket is dismissed. Nothing was changed." in page.text) == (409, True)
+    assert ("What you typed" in page.text) is (verb == "dismiss")
+
+
+@on_sqlite
 def test_the_form_of_an_edit_links_the_list_from_which_it_was_opened(
     person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
