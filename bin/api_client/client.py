@@ -62,7 +62,7 @@ _TYPES: Final[Mapping[str, type | UnionType]] = {
     **dict.fromkeys(("error_code", "next_cursor", "reason", "target_id", "token", "url"), str | None),
     **dict.fromkeys(("facets", "provider_settings", "ticket", "usage"), ApiRecord),
     **dict.fromkeys(("last_validation", "provider_ticket"), ApiRecord | None),
-    "items": list,
+    **dict.fromkeys(("abilities", "items"), list),
     "total": int | None,
 }
 

@@ -5,11 +5,12 @@ A command names a user by email, the API by id: the first request finds the id.
 
 from collections.abc import Mapping
 from datetime import timedelta
+from http import HTTPStatus
 from typing import Any, Final
 
 import click
 
-from bin.api_client.client import ApiClient, ApiRecord, counts_of
+from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, counts_of
 from bin.cli.option_types import require_one
 from bin.cli.output import Refused
 from bin.cli.records import Record, print_record
@@ -19,6 +20,7 @@ from bin.commands.projects import PROJECTS
 from bin.commands.tokens import NO_VALID_TOKEN, TOKENS, print_token
 from bin.remote.remote_command import RemoteCommand, listing, only, printing
 from runtime.clock import utc_now
+from schemas.base.principal import Ability
 from schemas.base.timestamps import format_rfc3339
 
 _ACCOUNTS: Final = "/api/accounts"
@@ -26,6 +28,8 @@ _PROJECTS: Final = "/api/projects"
 _USERS: Final = "/api/users"
 _GRANTS: Final = "/api/grants"
 _TOKENS: Final = "/api/tokens"
+#: The abilities with which commands of this module are allowed.
+_MANAGING: Final = frozenset({Ability.MANAGE_ACCOUNT, Ability.ADMIN})
 
 _user = only(*USERS.columns)
 _grant = only("id", "user", "project_id", "report_id", "role")
@@ -50,9 +54,7 @@ def _change_user(api: ApiClient, email: str, **changes: Any) -> Record:
 
 
 def _remove_user(api: ApiClient, email: str) -> Record:
-    path = f"{_USERS}/{user_id(api, email)}"
-    api.delete(path)
-    return _user(api.get(path))
+    return _user(_deleted(api, f"{_USERS}/{user_id(api, email)}", email=None, state="removed"))
 
 
 def _add_grant(api: ApiClient, email: str, project_id: int | None, report_id: int | None, role: str | None) -> Record:
@@ -104,15 +106,38 @@ def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as
     if email is None:
         print_record(_revoke(api, token_id), as_json)
         return
-    valid = [each for each in api.items(_TOKENS, user_id=user_id(api, email)) if each["revoked_at"] is None]
-    revoked = [_revoke(api, each["id"]) for each in reversed(valid)]
+    listed = reversed(api.items(_TOKENS, user_id=user_id(api, email)))
+    valid = [each for each in listed if each["revoked_at"] is None]
+    # Last those that manage accounts: the token of this command is one of them, and can revoke nothing after itself.
+    ordered = sorted(valid, key=lambda each: not _MANAGING.isdisjoint(map(str, each["abilities"])))
+    revoked: list[Record] = []
+    for each in ordered:
+        try:
+            revoked.append(_revoke(api, each["id"]))
+        except ApiRefusal as refused:
+            if refused.status != HTTPStatus.UNAUTHORIZED or not revoked:
+                raise
+            left = ", ".join(str(other["id"]) for other in ordered[len(revoked) :])
+            raise Refused(
+                f"Token {revoked[-1]['id']} was that of this command. With another one, also revoke: {left}."
+            ) from None
     TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
 
 
 def _revoke(api: ApiClient, token_id: int | str | None) -> Record:
-    path = f"{_TOKENS}/{token_id}"
+    return _deleted(api, f"{_TOKENS}/{token_id}", revoked_at=format_rfc3339(utc_now()))
+
+
+def _deleted(api: ApiClient, path: str, **changes: str | None) -> ApiRecord:
+    """Delete the record at a path, and return what remains of it: with these `changes` if this ended the command's token."""
+    before = api.get(path)
     api.delete(path)
-    return api.get(path)
+    try:
+        return api.get(path)
+    except ApiRefusal as refused:
+        if refused.status != HTTPStatus.UNAUTHORIZED:
+            raise
+        return ApiRecord({**before, **changes})
 
 
 def user_id(api: ApiClient, email: str) -> Any:

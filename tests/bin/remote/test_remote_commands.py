@@ -15,11 +15,11 @@ from click.testing import Result
 
 from bin.remote.dispatch import LOCAL, remote_command_of
 from runtime.clock import utc_now
-from schemas.base.principal import ABILITIES, TokenKind
+from schemas.base.principal import ABILITIES, Ability, TokenKind
 from schemas.base.timestamps import to_ms
 from schemas.compliance.requests import Topic
 from schemas.triage.approval_rules import RuleAction, RuleActionType
-from storage.accounts import audit_chain, projects
+from storage.accounts import audit_chain, projects, tokens
 from storage.db.engine import close_database, connection, execute, open_database
 from storage.secrets.vault import Vault
 from tests.docs.names import LEAVES
@@ -30,6 +30,7 @@ from tests.support.factories import (
     Customer,
     environment,
     make_bulk_job,
+    make_colleague,
     make_customer,
     make_exports,
     make_failed,
@@ -288,6 +289,26 @@ def test_remote_commands_wait_for_the_results_of_workers(
         assert result.exit_code == 1
         assert "connect_refused" in result.stdout
         assert "nothing listens" in result.stdout.lower(), result.stdout
+
+
+def test_a_command_can_end_its_own_token(remote: RemoteShell, customer: Customer, tmp_path: Path) -> None:
+    def manager(of: Customer) -> tuple[int, RemoteShell]:
+        made, text = tokens.create(of.email, TokenKind.API, utc_now(), (Ability.MANAGE_ACCOUNT,))
+        return made.id, RemoteShell(tmp_path, remote.verb[1], text)
+
+    own_id, shell = manager(customer)
+    assert shell.json("token", "revoke", str(own_id))["revoked_at"] is not None
+    own_id, shell = manager(customer)
+    revoked = shell.json("token", "revoke", "--user", customer.email)
+    assert [each["id"] for each in revoked][-1] == own_id
+    assert "Authentication failed" in shell.refused("token", "list")
+    assert "Authentication failed" in remote.refused("export", "list")
+    (own_id, shell), (other_id, _) = manager(customer), manager(customer)
+    left = f"riskrelay: Token {own_id} was that of this command. With another one, also revoke: {other_id}.\n"
+    assert shell.refused("token", "revoke", "--user", customer.email) == left
+    colleague = make_colleague(customer)
+    removed = manager(colleague)[1].json("user", "remove", colleague.email)
+    assert (removed["id"], removed["email"], removed["state"]) == (colleague.user_id, None, "removed")
 
 
 def test_a_table_of_the_audit_log_reports_that_there_are_more_entries(sides: Sides) -> None:
