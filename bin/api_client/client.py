@@ -59,7 +59,7 @@ class ApiRecord(dict[str, Any]):
 _TYPES: Final[Mapping[str, type | UnionType]] = {
     **dict.fromkeys(("id", "project_id", "report_id", "user_id"), int | str | None),
     **dict.fromkeys(("status", "provider_key"), str),
-    **dict.fromkeys(("error_code", "next_cursor", "reason", "target_id", "token", "url"), str | None),
+    **dict.fromkeys(("error_code", "next_cursor", "reason", "role", "target_id", "token", "url"), str | None),
     **dict.fromkeys(("facets", "provider_settings", "ticket", "usage"), ApiRecord),
     **dict.fromkeys(("last_validation", "provider_ticket"), ApiRecord | None),
     **dict.fromkeys(("abilities", "items"), list),

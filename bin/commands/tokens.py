@@ -1,5 +1,6 @@
 """`token` and `session`: API and platform tokens, each printed only when it is created, and console sessions."""
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
@@ -16,11 +17,11 @@ from runtime.clock import utc_now
 from schemas.accounts.forms import TokenForm
 from schemas.api.administration import ConsoleSessionResponse, TokenResponse
 from schemas.api.response_fields import dump
-from schemas.base.principal import OPERATOR, Ability, TokenKind, role_abilities
+from schemas.base.principal import OPERATOR, Ability, Role, TokenKind, role_abilities
 from service.operations.accounts import sessions as session_operations
 from service.operations.accounts import tokens as token_operations
 from storage.accounts import grants, sessions, tokens
-from storage.accounts.accounts import User, user_by_email
+from storage.accounts.accounts import user_by_email
 
 TOKENS: Final = RecordTable(
     ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at"),
@@ -29,6 +30,8 @@ TOKENS: Final = RecordTable(
 SESSIONS: Final = RecordTable(
     ("id", "user", "method", "token_id", "token_name", "created_at", "seen_at"), "There are no sessions."
 )
+#: By name; the API names roles.
+_ROLES: Final[Mapping[str | None, Role]] = {each.value: each for each in Role}
 NO_VALID_TOKEN: Final = "This user has no valid token."  # noqa: S105 - a sentence
 NO_SESSIONS: Final = "This user has no sessions."
 
@@ -68,25 +71,22 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
         named = [Ability(ability) for ability in abilities]
         user = user_by_email(email)
         row, text = token_operations.create(user, TokenKind(kind), named, name, expires, OPERATOR)
-        allowed = _allowed_by_role(user)
-        if not allowed.issuperset(row.abilities):
-            effective = ", ".join(each for each in row.abilities if each in allowed) or "nothing"
-            echo(f"The role of this user limits the token to: {effective}", err=True)
-        print_token({**dump(TokenResponse, row), "token": text}, email, as_json)
+        project_roles = [] if user.role else [each.role for each in grants.list_all(user.email)]
+        print_token({**dump(TokenResponse, row), "token": text}, email, user.role, project_roles, as_json)
 
 
-def print_token(made: Record, email: str, as_json: bool) -> None:
-    """Print a new token, without --json alone on standard output."""
+def print_token(made: Record, email: str, role: str | None, project_roles: Iterable[str | None], as_json: bool) -> None:
+    """Print a new token, without --json alone on standard output, and a warning if the roles of its user limit it."""
+    allowed = role_abilities(_ROLES.get(role), [_ROLES[each] for each in project_roles if each in _ROLES])
+    abilities = [*map(str, made["abilities"])]
+    if not allowed.issuperset(abilities):
+        effective = ", ".join(each for each in abilities if each in allowed) or "nothing"
+        echo(f"The role of this user limits the token to: {effective}", err=True)
     if as_json:
         print_record(made, as_json)
         return
     echo(f"Token {made['id']} for {email}; it is not shown again.", err=True)
     echo(made["token"])
-
-
-def _allowed_by_role(user: User) -> frozenset[str]:
-    granted = [] if user.role else grants.list_all(user.email)
-    return role_abilities(user.role, [each.role for each in granted if each.role])
 
 
 @token.command("list")

@@ -94,11 +94,14 @@ def _create_token(
 ) -> None:
     expires_at = format_rfc3339(utc_now() + timedelta(days=expires_days)) if expires_days else None
     named = present({"abilities": [*abilities] or None, "expires_at": expires_at})
-    made = api.post(_TOKENS, {"user_id": user_id(api, email), "kind": kind, "name": name, **named})
+    user = _user_record(api, email)
+    # Before the token exists, so that no failure of this request loses its text.
+    project_roles = [] if user["role"] else [each["role"] for each in api.items(_GRANTS, user_id=user["id"])]
+    made = api.post(_TOKENS, {"user_id": user["id"], "kind": kind, "name": name, **named})
     if made["token"] is None:
         # A replayed response: the first attempt created the token, and the stored response does not contain its text.
         raise Refused(f"Token {made['id']} was created, but the response with its text was lost; revoke it, create another.")
-    print_token(made, email, as_json)
+    print_token(made, email, user["role"], project_roles, as_json)
 
 
 def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as_json: bool) -> None:
@@ -141,7 +144,12 @@ def _deleted(api: ApiClient, path: str, **changes: str | None) -> ApiRecord:
 
 
 def user_id(api: ApiClient, email: str) -> Any:
-    """Return the id of a user. Raises Refused if there is none with this email, in upper or lower case, or several."""
+    """Return the id of a user. Raises Refused as `_user_record` does."""
+    return _user_record(api, email)["id"]
+
+
+def _user_record(api: ApiClient, email: str) -> ApiRecord:
+    """Return a user. Raises Refused if there is none with this email, in upper or lower case, or several."""
     found = api.items(_USERS, email=email)
     if not found:
         raise Refused("There is no user with this email; see `bin/riskrelay user list`.")
@@ -149,7 +157,7 @@ def user_id(api: ApiClient, email: str) -> Any:
         found = [each for each in found if each["email"] == email]
     if not found:
         raise Refused("Several users have this email; write it as `bin/riskrelay user list` does.")
-    return found[0]["id"]
+    return found[0]
 
 
 def _role(name: str) -> str | None:

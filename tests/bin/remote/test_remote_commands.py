@@ -121,6 +121,9 @@ ROWS: Final = """
     token create --user {email} --ability console --name Desk --expires-days 7 | token list | token revoke 99
     user add {mail} --account {account} | token create --user {mail} | token create --user {mail} --kind platform
     token revoke --user {mail} | token revoke --user {mail} | token revoke | token create --user nobody@example.com
+    user add {mail} --account 1 --role viewer | token create --user {mail} | token create --user {mail} --kind platform
+    user add {mail} --account {account} --role none | token create --user {mail}
+    user add {mail} --account 1 --role none | grant add --user {mail} --project 1 --role triager | token create --user {mail}
 """
 #: Options that a command needs only on the server.
 OWN: Final[dict[tuple[str, ...], tuple[str, str]]] = {
