@@ -156,14 +156,15 @@ def _create(
     # Exactly the condition of the table's unique index.
     once = row.on_conflict(action="NOTHING", conflict_target=[RecoveryRow.target], conflict_where=SQL("status = 'running'"))
     with transaction():
-        # A removal of the target may have won since the first read. Otherwise it now waits, and then ends this recovery.
-        if not lock_targets([target_id]):
-            raise TargetNotFound
         while not once.as_rowcount().execute():
             # If the running recovery ends between the two statements, the loop inserts again.
             running = tuples(RecoveryRow.select(RecoveryRow.id).where(RecoveryRow.target == target_id, _IS_RUNNING))
             if running:
                 raise AlreadyRecovering(target_id, running[0][0])
+        # A removal of the target may have won since the first read; otherwise it now waits. After the recovery, as in a
+        # removal, which ends recoveries first: another order could deadlock.
+        if not lock_targets([target_id]):
+            raise TargetNotFound
         append(now, actor, "begin_recovery", recovery_id, target_id)
     return recovery_id
 

@@ -24,6 +24,7 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from storage.targets import changes, pings, summaries, targets, throttle_state_sql, validations
 from storage.targets.changes import TargetInUse
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import (
     DEFAULT_SECRET,
     LOOPBACK_POLICY,
@@ -308,6 +309,21 @@ def test_an_approval_that_began_before_a_removal_is_waited_for(customer: Custome
                 removal.result(timeout=0.3)
         assert removal.result(timeout=10) is False
     assert targets.get(target.id, None).status is TargetStatus.ACTIVE
+
+
+@on_postgresql
+def test_a_removal_does_not_deadlock_with_the_beginning_of_a_recovery(customer: Customer) -> None:
+    target_id = make_target(customer).id
+    recoveries.begin(target_id, NOW, NOW, "operator")
+    with ThreadPoolExecutor(1) as pool:
+        with transaction():
+            # The first lock of a removal.
+            execute("UPDATE recoveries SET done = done WHERE target_id = ?", (target_id,))
+            beginning = pool.submit(_in_connection, lambda: recoveries.begin(target_id, NOW, LATER, "operator"))
+            with pytest.raises(TimeoutError):
+                beginning.result(timeout=0.3)
+            changes.remove(target_id, LATER, "user:1")
+        assert beginning.result(timeout=10) is False
 
 
 def _in_connection(act: Callable[[], object]) -> bool:
