@@ -354,14 +354,16 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
 def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | None = None) -> int:
     """Make exports of a resumed target due again that a tracker's configuration error blocked, as `retry` does.
 
-    Returns how many, at most REQUEUED_AT_ONCE; a validation that passes makes the rest due. Does not change `except_id`. The
-    caller holds the transaction.
+    Returns how many, at most REQUEUED_AT_ONCE; a validation that passes makes the rest due. Does not change `except_id`, nor
+    an export that another transaction has locked. The caller holds the transaction.
     """
     is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES))
     blocked = (
         recoverable(target_id).select(ExportRow.id, ExportRow.status).where(is_blocked, ExportRow.id != (except_id or ""))
     )
-    held = read(ExportState, for_update(blocked.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE)))
+    # A retry locks its export first, then waits for the target, which the caller has locked: to wait for it would deadlock.
+    due = for_update(blocked.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE), "FOR NO KEY UPDATE SKIP LOCKED")
+    held = read(ExportState, due)
     transition_many(held, Transition.RETRY, now, actor, RESUMED, **restart(now))
     return len(held)
 

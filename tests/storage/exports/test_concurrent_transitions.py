@@ -41,6 +41,7 @@ from tests.support.factories import (
 
 ROOT: Final = Path(__file__).parents[3]
 LATER: Final = NOW + timedelta(seconds=60)
+WAITING: Final = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 
 # A worker process: three threads claim up to three exports at a time until nothing is due, and record all but one of each
 # batch.
@@ -278,15 +279,31 @@ def test_a_postback_that_ends_snoozes_locks_exports_in_the_order_of_their_ids(po
     close_database()
 
 
-def test_a_resumption_locks_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
-    """In the same order as retries of several exports."""
+def test_a_resumption_leaves_an_export_to_the_retry_that_waits_for_its_target(postgres_url: str) -> None:
+    """The retry locks the export first, the resumption the target: if both waited, they would deadlock."""
     open_database(postgres_url)
     with connection():
         customer = make_customer()
         target_id = make_target(customer).id
-        ids = sorted(make_failed(customer, target_id, status="blocked")[0] for _ in range(3))
-        change_backwards(ids, "status_reason = 'tracker_forbidden'")
-    require_locks_in_order(postgres_url, ids, lambda: transitions.requeue_blocked(target_id, LATER, "user:1"))
+        retried, other = [make_failed(customer, target_id, status="blocked")[0] for _ in range(2)]
+        execute("UPDATE exports SET status_reason = 'tracker_forbidden'")
+
+    def retry() -> None:
+        with connection():
+            transitions.retry(retried, customer.account_id, LATER, "user:1")
+
+    with psycopg.connect(postgres_url, autocommit=True) as watcher, ThreadPoolExecutor(1) as pool:
+        with connection(), transaction():
+            targets.locked_row(target_id, None)
+            retrying = pool.submit(retry)
+            while watcher.execute(WAITING).fetchone() != (1,):
+                assert not retrying.done()
+                time.sleep(0.005)
+            assert transitions.requeue_blocked(target_id, LATER, "user:2") == 1
+        retrying.result(10)
+    with connection():
+        audited = "SELECT subject_id, actor FROM audit_entries WHERE action = 'retry'"
+        assert sorted(rows(audited)) == sorted([(retried, "user:1"), (other, "user:2")])
     close_database()
 
 
@@ -303,12 +320,11 @@ def require_locks_in_order(postgres_url: str, export_ids: Sequence[str], write: 
         with connection(), transaction():
             write()
 
-    waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     with psycopg.connect(postgres_url) as other, psycopg.connect(postgres_url, autocommit=True) as watcher:
         other.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (export_ids[0],))
         writer = threading.Thread(target=run)
         writer.start()
-        while watcher.execute(waiting).fetchone() != (1,):
+        while watcher.execute(WAITING).fetchone() != (1,):
             assert writer.is_alive()
             time.sleep(0.005)
         other.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (export_ids[1:],))
