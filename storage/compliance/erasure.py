@@ -291,6 +291,18 @@ def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str
     return Counter({"exports": transitions.redact(ids, now, actor)})
 
 
+def _erase_tickets(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
+    """Empty exports, and delete the findings of those that were neither exported nor dismissed, as `_erase_findings` does.
+
+    A ticket has texts that no finding has, and findings may have been stored since their table was searched.
+    """
+    unfinished = ExportRow.select(ExportRow.id).where(ExportRow.id.in_(ids), ExportRow.status.not_in(sorted(_FINAL)))
+    first = FindingRow.select(FindingRow.export_id, fn.MIN(FindingRow.id)).where(FindingRow.export_id.in_(unfinished))
+    with_findings: dict[str, str] = dict(tuples(first.group_by(FindingRow.export_id)))
+    counts = _erase_findings(sorted(with_findings.values()), now, actor) if with_findings else Counter[str]()
+    return counts + _erase_exports([each for each in ids if each not in with_findings], now, actor)
+
+
 _EMAIL_TEXTS: Final = _columns(InboundEmailRow, "sender", "subject", "text", "recipients", "attachments")
 _UPLOAD_TEXTS: Final = _columns(ReportUploadRow, "file_name", "left_out")
 
@@ -351,7 +363,7 @@ ERASABLE_TABLES: Final = (
             *_columns(ExportRow, "source_id", "provider_ticket_id", "provider_ticket_url"),
             *_columns(ExportRow, "rule", "ticket", "original_ticket", "dismissal_note"),
         ),
-        _erase_exports,
+        _erase_tickets,
         has_text=ExportRow.redacted_at.is_null(),
     ),
 )
@@ -365,6 +377,11 @@ NAMES: Final = (
         owner=lambda shop: ProjectRow.shop_domain == shop,
     ),
     ErasableTable(ReportRow, _columns(ReportRow, "title"), partial(_erase_rows, _NUMBERED_REPORTS)),
+)
+
+#: Searched again after the exports: if one was stored since, its export may be empty now.
+UPLOADS_AND_EMAILS: Final = tuple(
+    table for table in ERASABLE_TABLES if table.model in {EvidenceCaptureRow, DiagnosticRow, InboundEmailRow}
 )
 
 #: Exports without a project.

@@ -17,7 +17,7 @@ from schemas.compliance.requests import ComplianceResult, Subject, Topic, report
 from schemas.compliance.subject_matching import Mentions
 from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
-from storage.compliance.erasure import ERASABLE_TABLES, NAMES, UNASSIGNED, SubjectMatch
+from storage.compliance.erasure import ERASABLE_TABLES, NAMES, UNASSIGNED, UPLOADS_AND_EMAILS, SubjectMatch
 from storage.compliance.requests import ComplianceLease, LeaseLost
 from storage.db import write_ahead_log_sql
 from storage.db.engine import OUTAGES, connection, transact, transaction
@@ -109,7 +109,7 @@ class _ComplianceRun:
         mentions = Mentions(subject)
         self._step(partial(erasure.wait_for_writers, self._lease.shop_domain))
         self._erase_waiting_reports()
-        for table in (*ERASABLE_TABLES, UNASSIGNED, *NAMES):
+        for table in (*ERASABLE_TABLES, UNASSIGNED, *UPLOADS_AND_EMAILS, *NAMES):
             self._erase_mentioning(table, mentions)
         self._redact_responses(mentions)
         for request_id, pseudonym in compliance_requests.reported(self._lease.shop_domain):
@@ -123,7 +123,7 @@ class _ComplianceRun:
         # First, because users could submit data after its table was searched, and nothing would find this data later.
         self._step(partial(erasure.revoke_access, shop, self._now(), self._lease.id))
         self._erase_waiting_reports()
-        for table in (*ERASABLE_TABLES, UNASSIGNED):
+        for table in (*ERASABLE_TABLES, UNASSIGNED, *UPLOADS_AND_EMAILS):
             for ids in erasure.ids_of_shop(table, shop):
                 self._step(partial(table.erase, ids, self._now(), self._lease.id))
             if table.owner_alone is not None:

@@ -20,6 +20,7 @@ from schemas.compliance.requests import MAX_ORDERS, ComplianceRequest, Complianc
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll
 from schemas.exports.state_machine import Transition
+from schemas.intake.email_forms import EmailForm
 from schemas.intake.evidence import CaptureForm
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
@@ -35,7 +36,7 @@ from storage.db.engine import close_database, connection, execute, open_database
 from storage.db.engine import database as db
 from storage.db.models import BulkJobRow
 from storage.exports import claims_sql, queries, transitions
-from storage.intake import handoffs, report_uploads
+from storage.intake import emails, handoffs, report_uploads
 from storage.intake.options import IntakeOptions
 from storage.maintenance import retention
 from storage.secrets.key_check import check_keys
@@ -59,6 +60,7 @@ from tests.support.factories import (
     make_report,
     make_report_upload,
     make_target,
+    plain_email,
     postback,
     record_postback,
 )
@@ -335,6 +337,46 @@ def test_a_group_with_a_place_of_the_person_is_emptied_as_a_whole(
     assert rows("SELECT COUNT(*) FROM findings") == rows("SELECT COUNT(*) FROM finding_sightings") == [(left,)]
     again = PostbackForm().read(postback(2, [{"code": "csp", "url": "https://shop.example/of/a"}]))
     assert len(record_postback(again, shop.project_id, utc_now()).ticket_exports) == 1 - left
+
+
+def test_a_finding_whose_ticket_alone_names_the_person_gets_a_new_ticket(shop: Customer, task: ComplianceTask) -> None:
+    def post(run: int, **changes: Any) -> list[str]:
+        posted = PostbackForm().read(postback(run, [issue(**changes)]))
+        return [*record_postback(posted, shop.project_id, utc_now()).ticket_exports]
+
+    [emptied] = post(1, description=f"Seen by {ADA.email}.")
+    receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
+    carry_out(task)
+    assert (queries.get(emptied).ticket["title"], newest().counts["findings"]) == ("Redacted", 1)
+    [new] = post(2)
+    assert rows("SELECT export_id FROM findings") == [(new,)]
+
+
+@pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT])
+def test_what_arrives_during_a_redaction_is_erased_with_its_ticket_or_not_at_all(
+    topic: Topic, shop: Customer, vault: Vault
+) -> None:
+    """A finding and an email at every moment, each with an id that a search in progress has passed."""
+    arrived: list[str] = []
+
+    def meanwhile() -> datetime:
+        number, at = len(arrived), utc_now() - timedelta(seconds=len(arrived))
+        # Until all tables were searched: SQLite rewrites its index of words until nothing is added to it.
+        if number < 25:
+            posted = PostbackForm().read(postback(1, [issue(f"rule-{number}", title=f"No label for {ADA.email}")]))
+            email = EmailForm().read(plain_email(message_id=f"<{number}@mail.example>", from_=ADA.email))
+            arrived.extend(record_postback(posted, shop.project_id, at).ticket_exports)
+            emails.accept(emails.prepare_email(email), shop.project_id, at, "email")
+            # The ids of pages increase: with a new page at every moment, their search would not end before that.
+            execute("DELETE FROM page_results")
+        return utc_now()
+
+    receive(topic, vault, ADA if topic is Topic.CUSTOMER_REDACT else None)
+    carry_out(ComplianceTask(vault, "worker:test", meanwhile))
+    emptied = "FROM exports WHERE redacted_at IS NOT NULL"
+    assert 0 < rows(f"SELECT COUNT(*) {emptied} AND source_type = 'finding'")[0][0] < len(arrived)
+    assert rows(f"SELECT COUNT(*) FROM findings WHERE export_id IN (SELECT id {emptied})") == [(0,)]  # noqa: S608 - our own text
+    assert rows(f"SELECT COUNT(*) FROM inbound_emails WHERE text <> '' AND export_id IN (SELECT id {emptied})") == [(0,)]  # noqa: S608 - our own text
 
 
 def test_a_redaction_of_a_group_erases_its_copies_for_further_targets(shop: Customer, task: ComplianceTask) -> None:
