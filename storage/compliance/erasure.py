@@ -13,7 +13,7 @@ the account has only one shop and no other project, they belong to this shop ent
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial, reduce
@@ -433,7 +433,7 @@ def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> I
     is_theirs = row.principal.in_(users)
     may_mention = SQL("1 = 0") if mentions is None else _may_mention(_lowered(fn.COALESCE(row.response_body, "")), mentions)
     query = row.select(row.id, row.key, row.route, row.response_body, is_theirs, is_theirs & may_mention)
-    project_ids = {*scalars(_projects(shop_domain))} if mentions is None else set()
+    project_ids = projects_of(shop_domain) if mentions is None else set()
     while slice_ := tuples(query.where(row.id > after).order_by(row.id).limit(SLICE)):
         after = slice_[-1][0]
         named = {row_id: set(_EXPORT_OR_EMAIL_ID.findall(body or "")) for row_id, _, _, body, *_ in slice_}
@@ -501,14 +501,20 @@ def revoke_access(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
     return Counter({"grants": len(user_ids), "tokens": len(revoked)}) if user_ids else Counter()
 
 
-def anonymize_shop(shop_domain: str) -> Counter[str]:
-    """Remove a shop's domain and name from its projects, and the titles from their reports.
+def projects_of(shop_domain: str) -> set[int]:
+    """Return the ids of a shop's projects."""
+    return {*scalars(_projects(shop_domain))}
+
+
+def anonymize_shop(shop_domain: str, project_ids: Collection[int]) -> Counter[str]:
+    """Remove a shop's domain and name from these of its projects, and the titles from their reports.
 
     This is the last step, because afterwards nothing is found by the domain. The caller holds the transaction.
     """
-    reports = _NUMBERED_REPORTS.where(ReportRow.project.in_(_projects(shop_domain))).execute()
-    projects = _NUMBERED_PROJECTS.where(ProjectRow.shop_domain == shop_domain).execute()
-    ProjectRow.update(shop_domain=None).where(ProjectRow.shop_domain == shop_domain).execute()
+    own = (ProjectRow.shop_domain == shop_domain) & ProjectRow.id.in_(sorted(project_ids))
+    reports = _NUMBERED_REPORTS.where(ReportRow.project.in_(ProjectRow.select(ProjectRow.id).where(own))).execute()
+    projects = _NUMBERED_PROJECTS.where(own).execute()
+    ProjectRow.update(shop_domain=None).where(own).execute()
     return Counter({"reports": reports, "projects": projects})
 
 

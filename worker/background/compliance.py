@@ -119,7 +119,18 @@ class _ComplianceRun:
         self._finish(ComplianceResult.REDACTED)
 
     def _redact_shop(self) -> None:
-        shop = self._lease.shop_domain
+        shop, project_ids = self._lease.shop_domain, None
+        # Another project may get the shop's domain meanwhile.
+        while project_ids is None or not erasure.projects_of(shop) <= project_ids:
+            project_ids = erasure.projects_of(shop)
+            self._erase_shop(shop)
+        self._redact_responses(None)
+        for request_id, _ in compliance_requests.reported(shop):
+            self._step(partial(self._redact_report, request_id, None))
+        self._overwrite_words()
+        self._finish(ComplianceResult.REDACTED, before=partial(erasure.anonymize_shop, shop, project_ids))
+
+    def _erase_shop(self, shop: str) -> None:
         # First, because users could submit data after its table was searched, and nothing would find this data later.
         self._step(partial(erasure.revoke_access, shop, self._now(), self._lease.id))
         self._erase_waiting_reports()
@@ -128,11 +139,6 @@ class _ComplianceRun:
                 self._step(partial(table.erase, ids, self._now(), self._lease.id))
             if table.owner_alone is not None:
                 self._erase_mentioning(table, Mentions(Subject(), [shop]))
-        self._redact_responses(None)
-        for request_id, _ in compliance_requests.reported(shop):
-            self._step(partial(self._redact_report, request_id, None))
-        self._overwrite_words()
-        self._finish(ComplianceResult.REDACTED, before=partial(erasure.anonymize_shop, shop))
 
     def _erase_waiting_reports(self) -> None:
         self._step(partial(erasure.erase_waiting_reports, self._lease.shop_domain, self._now(), self._lease.id))

@@ -880,6 +880,27 @@ def test_no_upload_is_accepted_for_a_shop_that_is_being_erased(shop: Customer, v
     assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
 
 
+def test_a_project_that_gets_the_shops_domain_during_its_erasure_is_erased_too(shop: Customer, vault: Vault) -> None:
+    uploader = TokenPrincipal(1, shop.user_id, shop.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True)
+    later = make_project(shop)
+    for project_id in (shop.project_id, later):
+        handoffs.record_upload(handoffs.prepare_upload(CaptureForm().read(capture(project_id))), uploader, utc_now())
+
+    def meanwhile() -> datetime:
+        if rows("SELECT COUNT(*) FROM evidence_captures") == [(1,)]:
+            execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (SHOP, later))
+        return utc_now()
+
+    receive(Topic.SHOP_REDACT, vault)
+    carry_out(ComplianceTask(vault, "worker:test", meanwhile))
+    assert rows("SELECT COUNT(*) FROM evidence_captures") == rows("SELECT COUNT(*) FROM grants") == [(0,)]
+    assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
+    assert {projects.get_project(each).name for each in (shop.project_id, later)} == {
+        f"Redacted project {shop.project_id}",
+        f"Redacted project {later}",
+    }
+
+
 def test_an_erased_shop_is_in_no_stored_response(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
