@@ -72,12 +72,14 @@ class SchemaState:
 
     `pending` migrations have not run yet. `unknown` ones have run; they belong to a newer version beside which this one
     cannot run. `foreign` tables belong to another application. `damage` is the reason why SQLite cannot read the file.
+    `encoding` is the one of a new database that cannot store every text.
     """
 
     pending: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()
     damage: str | None = None
+    encoding: str | None = None
 
     @property
     def problem(self) -> str | None:
@@ -88,6 +90,9 @@ class SchemaState:
             tables = ", ".join(self.foreign[:_MAX_NAMED_TABLES]) + (", …" if len(self.foreign) > _MAX_NAMED_TABLES else "")
             fix = "set DATABASE_URL to an empty database or to RiskRelay's own."
             return f"The database holds another application's tables ({tables}); {fix}"
+        if self.encoding:
+            fix = "create it with: createdb --template template0 --encoding UTF8."
+            return f"The database has the encoding {self.encoding}, which cannot store every text; {fix}"
         if self.unknown:
             fix = "install that version, or restore a backup made before it."
             return f"The database was written by a newer RiskRelay ({', '.join(self.unknown)}); {fix}"
@@ -114,6 +119,8 @@ def inspect() -> SchemaState:
         return SchemaState(damage=str(damaged))
     if tables and not applied & {*_KNOWN}:
         return SchemaState(foreign=tuple(sorted(tables)))
+    if not (applied or is_sqlite()) and (encoding := _encoding()) != "UTF8":
+        return SchemaState(encoding=encoding)
     pending = tuple(name for name in _KNOWN if name not in applied)
     return SchemaState(pending=pending, unknown=tuple(sorted(_unknown(applied))))
 
@@ -212,6 +219,12 @@ def _inspect_postgresql() -> tuple[set[str], set[str]]:
         tables = {name for (name,) in rows(_POSTGRESQL_TABLES)}
         columns = {name for (name,) in rows(_POSTGRESQL_COLUMNS, (HISTORY,))}
         return _without_history(tables, columns), _applied() if "name" in columns else set()
+
+
+def _encoding() -> str:
+    with connection():
+        [(name,)] = rows("SHOW server_encoding")
+    return str(name)
 
 
 def _without_history(tables: set[str], columns: set[str]) -> set[str]:

@@ -60,6 +60,8 @@ def open_postgresql(url: str, lock_wait_s: float, driver: Driver | None) -> Data
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_S * 1000,
         # Lists of many exports took 30 to 400 ms longer when PostgreSQL compiled their queries first.
         "jit": "off",
+        # The driver cannot read times in another style, which a server may have as its default.
+        "datestyle": "ISO",
         **_LINK_OF_THE_SERVER,
     }
     return opened(
@@ -69,6 +71,7 @@ def open_postgresql(url: str, lock_wait_s: float, driver: Driver | None) -> Data
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
         connect_timeout=LOCK_WAIT_S,
+        client_encoding="UTF8",
         # The URL's own options come last and take precedence. If they were left out, a search_path among them would be lost.
         options=" ".join(
             [*(f"-c {name}={value}" for name, value in of_the_session.items()), _parts_of(url).get("options") or ""]

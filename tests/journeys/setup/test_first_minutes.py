@@ -130,6 +130,15 @@ def foreign_postgres(_folder: Path, server: PostgresServer) -> Settings:
     return {"DATABASE_URL": url}
 
 
+def other_encoding(_folder: Path, server: PostgresServer) -> Settings:
+    url = server.create_database()
+    name = url.rpartition("/")[2]
+    with psycopg.connect(server.url, autocommit=True) as owner:
+        owner.execute(f"DROP DATABASE {name}")
+        owner.execute(f"CREATE DATABASE {name} TEMPLATE template0 ENCODING 'SQL_ASCII'")
+    return {"DATABASE_URL": url}
+
+
 def newer_version(folder: Path, _: PostgresServer) -> Settings:
     with closing(sqlite3.connect(folder / "new.db")) as newer, newer:
         newer.execute("CREATE TABLE schema_migrations (id INTEGER, name TEXT, applied TEXT)")
@@ -149,6 +158,7 @@ OBSTACLES: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[st
     (no_database, ("notes.db: file is not a database", "restore a backup, or set DATABASE_URL")),
     (foreign_sqlite, ("another application's tables (posts)", "set DATABASE_URL")),
     (foreign_postgres, ("another application's tables (accounts)", "set DATABASE_URL")),
+    (other_encoding, ("encoding SQL_ASCII", "createdb --template template0 --encoding UTF8")),
     (newer_version, ("newer RiskRelay (0999_to_come)", "install that version, or restore a backup")),
 ]
 

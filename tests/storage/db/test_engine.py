@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -343,6 +344,17 @@ def test_session_options_of_a_url_are_kept_in_addition_to_ours(postgres_url: str
     opened(f"{postgres_url}{'&' if '?' in postgres_url else '?'}options=-csearch_path%3Delsewhere%20-c%20work_mem%3D8MB")
     reported = [rows(f"SHOW {name}")[0][0] for name in ("search_path", "work_mem", "lock_timeout", "jit")]
     assert reported == ["elsewhere", "8MB", "5s", "off"]
+
+
+def test_defaults_of_the_server_do_not_affect_texts_and_times(
+    postgres_server: PostgresServer, opened: Callable[[str], None]
+) -> None:
+    url = postgres_server.create_database()
+    with psycopg.connect(url, autocommit=True) as owner:
+        for default in ("datestyle = German", "client_encoding = LATIN1"):
+            owner.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET {default}")
+    opened(url)
+    assert rows("SELECT ?, TIMESTAMPTZ '2026-03-01 12:00+00'", ("🚀",)) == [("🚀", datetime(2026, 3, 1, 12, tzinfo=UTC))]
 
 
 def test_a_file_that_is_locked_too_long_is_an_outage(sqlite_url: str, opened: Callable[[str], None]) -> None:
