@@ -35,7 +35,7 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> S
         ("report", "add", BYTES, "--project", "1"),
         ("export", "show", BYTES),
         ("export", "list", "--search", BYTES),
-        ("export", "list", "--target", f"tgt_1,{BYTES}"),
+        ("export", "list", "--target", f"{BYTES},tgt_1"),
         ("export", "prepare", "--account", "1", "--title", BYTES),
         ("target", "add", "generic_webhook", BYTES, "--account", "1"),
         ("rule", "add", "x", "--user", "ada@example.com", "--label", f"a,{BYTES}"),

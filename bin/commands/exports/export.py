@@ -13,7 +13,7 @@ import click
 
 from bin.cli.account_option import account_option, account_or_only
 from bin.cli.installation import opened
-from bin.cli.option_types import LIMIT, ROW_ID, TEXT, Parsed, ValueList, require_one, several_of
+from bin.cli.option_types import LIMIT, ROW_ID, Parsed, ValueList, require_one, several_of
 from bin.cli.output import Refused, echo
 from bin.cli.records import SHOWN, Record, RecordTable, json_option, print_record, shown_of
 from bin.cli.request_bodies import given, parse_strictly, read_limited
@@ -35,6 +35,7 @@ from schemas.triage.export_filter import ExportQuery, ExportSort
 from service.operations import recoveries as operations
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
+from storage.db import identifiers
 from storage.db.leases import BatchProgress
 from storage.exports import attempts, queries, recoveries
 from storage.exports.search import export_list
@@ -61,6 +62,11 @@ HOW_TO_RECOVER: Final = "Use --target with --since, or one of --show, --cancel a
 READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
 
 
+_TARGET_ID: Final = Parsed(
+    lambda text: text if identifiers.is_id(identifiers.TARGET, text) else None,
+    "not the id of a target; see `riskrelay target list`.",
+)
+
 export: Final = click.Group("export")
 
 
@@ -69,7 +75,7 @@ export: Final = click.Group("export")
 @click.option("--status", "statuses", type=several_of(ExportStatus), default=(), help=f"Only {_either(ExportStatus)}.")
 @click.option("--severity", "severities", type=several_of(SEVERITIES), default=(), help=f"Only {_either(SEVERITIES)}.")
 @click.option("--project", "project_ids", type=ValueList(ROW_ID), default=(), help="Only exports of these projects.")
-@click.option("--target", "target_ids", type=ValueList(TEXT), default=(), help="Only exports for these targets.")
+@click.option("--target", "target_ids", type=ValueList(_TARGET_ID), default=(), help="Only exports for these targets.")
 @click.option("--source", help=f"Only exports from {_either(SOURCE_TYPES)}.")
 @click.option("--rule", help="Only exports of these rule codes.")
 @click.option("--host", help="Only exports with a page on these hosts.")

@@ -72,7 +72,7 @@ ROWS: Final = """
     export list --limit 3 | export list --status failed,blocked | export list --severity low
     export list --search name --sort created_at --limit 2 | export list --created-after soon | export list --all --limit 1
     export list --target {used} --project {project} --source manual --rule none --host shop.example
-    export list --source bogus | export dismiss --severity bogus --yes
+    export list --target bogus | export list --source bogus | export dismiss --severity bogus --yes
     account add '' | project add '' --account {account} | token create --user {email} --name {long}
     export show {prepared} | export show {exported} | export show exp_0 | export open {exported} | export open {prepared}
     export attempts {exported} | export attempts {prepared}
