@@ -35,6 +35,7 @@ from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
 from storage.targets import summaries
+from storage.targets.summaries import TargetSummary
 
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
 #: Placeholder for the `ids` of a job, whose form needs only the decision.
@@ -57,6 +58,11 @@ _MEANINGS: Final[Mapping[str, str]] = {
     ),
     "restore": "Restored tickets wait in the inbox again.",
     "retry": "Each export gets a new schedule of attempts at its target.",
+}
+#: Reasons about the target of a ticket, of which the general texts refer to another message or to the API.
+_OF_TARGET: Final[Mapping[str, str]] = {
+    "target_not_active": "Its target was not active. Open it to retry it.",
+    "target_removed": "Its target was removed. Open it to choose another one.",
 }
 _DONE: Final[Mapping[str, str]] = {
     "approve": "approved",
@@ -312,15 +318,24 @@ def _left_out(text: str, user: ConsoleUser) -> list[UnchangedTicket]:
         for each in queries.list_named(ids, user.account_id)
         if is_allowed_in(each.project_id, Ability.READ_EXPORTS, user.principal)
     }
-    return [UnchangedTicket(each, _title(found.get(each), each), _reason(codes[each], found.get(each))) for each in ids]
+    targets = summaries.by_id({each.target_id for each in found.values() if each.target_id}, user.account_id)
+    return [
+        UnchangedTicket(each, _title(found.get(each), each), _reason(codes[each], found.get(each), targets)) for each in ids
+    ]
 
 
 def _title(export: Export | None, export_id: str) -> str:
     return (export and export.ticket.get("title")) or export_id
 
 
-def _reason(code: str, export: Export | None) -> str:
+def _reason(code: str, export: Export | None, targets: Mapping[str, TargetSummary]) -> str:
     """Return why a ticket was not changed. The address may be forged, so no text is taken from it."""
+    target = targets.get((export and export.target_id) or "")
+    problem = target and target.approval.problem
+    if problem and problem.code == code:
+        return problem.message
+    if code in _OF_TARGET:
+        return _OF_TARGET[code]
     if code in MESSAGES:
         return MESSAGES[code]
     if code == Forbidden.code:

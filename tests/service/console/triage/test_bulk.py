@@ -18,6 +18,7 @@ from service.console.triage import ticket_list
 from storage.db.engine import execute, rows
 from storage.exports import queries
 from storage.exports.search import export_list
+from storage.targets import changes
 from tests.service.console.form_fields import shown_fields
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
@@ -123,6 +124,24 @@ def test_a_selection_is_approved_except_tickets_changed_meanwhile_with_the_reaso
     again = decided(person, "/inbox/decide", action="approve", target_id=target.id, **picked(first))
     assert "0 tickets approved. 1 left as it was." in again.text
     assert queries.get(first).version == 2
+
+
+@on_sqlite
+def test_the_result_of_a_retry_names_the_status_of_each_target_and_the_fix(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    stopped, resumed, removed = (make_target(customer).id for _ in range(3))
+    failed = [make_failed(customer, each)[0] for each in (stopped, resumed, removed)]
+    execute("UPDATE targets SET status = 'paused', status_reason = 'client' WHERE id <> ?", (removed,))
+    changes.remove(removed, utc_now(), "user:1", customer.account_id)
+    response = person.post("/deliveries/decide", action="retry", then="/deliveries", **picked(*failed))
+    execute("UPDATE targets SET status = 'active' WHERE id = ?", (resumed,))
+    page = person.get(*response.headers["location"].removeprefix("/console").split("?", 1)).text
+    reasons = [each.partition("</bdi></a>: ")[2] for each in page.splitlines() if "</bdi></a>: " in each]
+    assert reasons[0].startswith("This target is paused (client).")
+    assert "To resume it:" in reasons[0]
+    assert reasons[1].startswith("Its target was not active. Open it to retry it.")
+    assert reasons[2].startswith("Its target was removed. Open it to choose another one.")
 
 
 @on_sqlite
