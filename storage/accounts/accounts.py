@@ -108,6 +108,8 @@ def add_user(email: str, account_id: int, now: datetime, role: Role | None = Rol
     """
     with transaction():
         get_account(account_id)
+        # One user after the other, in all accounts: the unique index distinguishes upper and lower case.
+        tuples(for_update(AccountRow.select(AccountRow.id).order_by(AccountRow.id).limit(1), "FOR NO KEY UPDATE"))
         taken = Conflict("This email belongs to a user already.")
         if users_by_email(email):
             raise taken

@@ -10,8 +10,10 @@ from schemas.base.errors import Conflict, NotFound
 from schemas.base.fields import MAX_ID
 from schemas.intake.grouping import TicketGrouping
 from storage.accounts import accounts, projects, users
-from storage.db.engine import connection, execute, rows
+from storage.db.engine import connection, execute, rows, transaction
+from tests.support.database.databases import on_postgresql
 from tests.support.factories import NOW, Customer, make_customer
+from tests.support.processes.workers import wait_until
 
 
 def test_a_user_can_only_be_added_to_an_existing_account(database: str) -> None:
@@ -51,6 +53,22 @@ def test_a_user_is_found_in_upper_and_lower_case(database: str) -> None:
     assert accounts.user_by_email("ADA@example.com").email == "ada@example.com"
     with pytest.raises(NotFound):
         accounts.user_by_email(f"removed:{ada.id}")
+
+
+@on_postgresql
+def test_an_address_that_is_added_in_two_cases_at_once_belongs_to_one_user(customer: Customer) -> None:
+    def add() -> None:
+        with connection():
+            accounts.add_user("ADA@example.com", customer.account_id, NOW)
+
+    with ThreadPoolExecutor(1) as threads:
+        with transaction():
+            ada = accounts.add_user("ada@example.com", customer.account_id, NOW)
+            adding = threads.submit(add)
+            wait_until(lambda: adding.done() or rows("SELECT 1 FROM pg_locks WHERE NOT granted"))
+        with pytest.raises(Conflict):
+            adding.result(20)
+    assert accounts.users_by_email("ada@example.com") == [ada]
 
 
 def test_an_account_may_use_webhooks_unless_created_without_them(database: str) -> None:
