@@ -29,6 +29,7 @@ from storage.db.engine import OUTAGES, database, is_sqlite, outage_reason
 from storage.db.locks import Lock
 from storage.maintenance import backup as backup_files
 from storage.maintenance import restore as restoring
+from storage.maintenance import sqlite_copies
 from storage.maintenance.backup import PART, PATTERN, BackupRefused
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -146,14 +147,14 @@ def _part(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}{PART}")
     try:
         _remove_leftovers(path.parent)
-        part.unlink(missing_ok=True)
+        _remove(part)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             # The file is locked while it is written: an unlocked file is a leftover.
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 yield part
             finally:
-                part.unlink(missing_ok=True)
+                _remove(part)
     except OSError as failed:
         fix = "check the owner and the free space of its folder" if path.parent.is_dir() else "create its folder"
         raise Refused(f"{path} cannot be written: {failed.strerror or failed}; {fix}, or use another path.") from None
@@ -164,7 +165,13 @@ def _remove_leftovers(folder: Path) -> None:
     for part in folder.glob(f".{PATTERN}{PART}"):
         with part.open("rb") as file:
             if try_lock(file):
-                part.unlink(missing_ok=True)
+                _remove(part)
+
+
+def _remove(part: Path) -> None:
+    """Delete a temporary file, and the logs that SQLite leaves beside it if the disk is full or the backup is killed."""
+    for end in ("", *sqlite_copies.LOGS):
+        Path(f"{part}{end}").unlink(missing_ok=True)
 
 
 def _remove_older(folder: Path, keep: int, taken: Path) -> list[Path]:

@@ -166,7 +166,8 @@ def test_partial_files_of_killed_backups_are_deleted_unless_locked(on_sqlite: Co
     folder = on_sqlite.folder / "backups"
     folder.mkdir()
     left, written = (folder / f".riskrelay-2020010{day}T000000Z.backup.part" for day in (1, 2))
-    left.touch()
+    for end in ("", "-wal", "-shm", "-journal"):
+        Path(f"{left}{end}").touch()
     with written.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         record = on_sqlite.json("backup", folder)
