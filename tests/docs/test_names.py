@@ -58,8 +58,8 @@ OTHERS: Final = {
     "TOKEN", "EXPORT", "TARGET", "SECRET", "PROJECT_ID",
     # variables of the example receivers
     "WEBHOOK_SECRET_OLD", "RATE_PER_MINUTE", "STATE_FILE",
-    # the variable that names the settings file, and one that has no effect
-    "RISKRELAY_ENV_FILE", "SSLKEYLOGFILE",
+    # the variable that names the settings file, and two that have no effect
+    "RISKRELAY_ENV_FILE", "SSLKEYLOGFILE", "GUNICORN_CMD_ARGS",
     # variables of commands against another host
     "RISKRELAY_URL", "RISKRELAY_TOKEN", "RISKRELAY_CREDENTIALS", "REQUESTS_CA_BUNDLE",
     # codes in the bodies of receivers' responses
