@@ -92,13 +92,13 @@ def unfinished_restore() -> Iterator[CheckResult]:
 
 
 def redis(settings: Settings) -> Iterator[CheckResult]:
-    """Check that Redis responds quickly, agrees on the time, and never evicts keys."""
+    """Check that Redis accepts writes, responds quickly, agrees on the time, and never evicts keys."""
     with connect(settings.redis_url, REDIS_WITHIN_S) as client:
         state = store_health.redis_state(client)
     if isinstance(state, str):
         yield _no_redis(settings, state)
         return
-    if state.policy != _KEEPS_ALL:
+    if state.policy not in {_KEEPS_ALL, ""}:
         fix = f"redis-cli CONFIG SET maxmemory-policy {_KEEPS_ALL}, and the same in redis.conf"
         yield warning("Redis", f"Redis evicts keys when its memory is full (maxmemory-policy {state.policy}).", fix)
     elif state.latency_s > SLOW_REDIS_S:
@@ -302,11 +302,19 @@ def _secret_problems(settings: Settings) -> Iterator[CheckResult]:
             yield warning("secrets", message, "write it as one line, without white space around it")
 
 
+#: Errors of a Redis that runs, and what to do. Without a class of its own, the usual one is that it cannot write its file.
+_REFUSALS: Final = {
+    "NoPermissionError": "allow the user of REDIS_URL all commands on keys that begin with riskrelay: and rq:",
+    "OutOfMemoryError": "raise its maxmemory",
+    "ReadOnlyError": "name the primary in REDIS_URL, not a replica",
+    "ResponseError": "free space on its disk, or correct the database number in REDIS_URL; its log says why",
+}
+
+
 def _no_redis(settings: Settings, why: str) -> CheckResult:
-    if why == "ResponseError":
-        # Redis runs but refuses every write, usually because it cannot write its file.
+    if fix := _REFUSALS.get(why):
         level = Level.WARNING if settings.redis_embedded else Level.FAILURE
-        return CheckResult("Redis", level, "Redis refuses commands.", "free space on its disk; its log says why")
+        return CheckResult("Redis", level, f"Redis refuses commands ({why}).", fix)
     if settings.redis_embedded:
         return warning("Redis", "The embedded Redis is not running.", "make run")
     message = f"Redis does not respond ({why}); deliveries start with the next sweep."

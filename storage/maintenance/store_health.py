@@ -5,7 +5,7 @@ Every check is bounded in time, only reads, and waits for no lock.
 
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -14,7 +14,7 @@ from typing import Final
 
 from peewee import Select, fn
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from runtime.clock import utc_now
 from storage.db.drivers.sqlite import open_file
@@ -37,7 +37,7 @@ class Integrity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RedisState:
-    """The settings and latency of Redis; `policy` is its `maxmemory-policy`."""
+    """The settings and latency of Redis; `policy` is its `maxmemory-policy`, empty if this user may not read it."""
 
     policy: str
     latency_s: float
@@ -85,9 +85,12 @@ def redis_state(client: Redis) -> RedisState | str:
         began, before = time.monotonic(), utc_now()
         seconds, microseconds = client.time()
         latency_s, half_way = time.monotonic() - began, before + (utc_now() - before) / 2
-        memory = client.info("memory")
+        # Refused as every write would be, and stores nothing, because the key never exists.
+        client.set("riskrelay:none", "", xx=True)
     except RedisError as error:
         return type(error).__name__
+    policy = ""
+    with suppress(ResponseError):
+        policy = str(client.info("memory").get("maxmemory_policy", ""))
     there = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
-    policy = str(memory.get("maxmemory_policy", "unknown"))
     return RedisState(policy, latency_s, (there - half_way).total_seconds())

@@ -34,7 +34,7 @@ from tests.support.factories import NOW, environment, make_approved, make_custom
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.http.storefront import ADA, receive
 from tests.support.servers.authorities import CertificateAuthority
-from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.servers.redis_and_postgres import REDIS_FAILURES, RedisServer
 
 OLD, NEW = b"A" * 32, b"B" * 32
 OTHER_KEY: Final = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
@@ -257,6 +257,16 @@ def redis_cannot_write(instance: Instance) -> None:
     instance.environment["REDIS_URL"] = f"redis://127.0.0.1:{full.port}/0"
 
 
+def redis_is(failure: str) -> Callable[[Instance], None]:
+    fail, repair = REDIS_FAILURES[failure]
+
+    def prepare(instance: Instance) -> None:
+        fail(instance.redis)
+        instance.stack.callback(repair, instance.redis)
+
+    return prepare
+
+
 def embedded_redis_is_stopped(instance: Instance) -> None:
     instance.environment["REDIS_URL"] = None
 
@@ -435,6 +445,8 @@ PROBLEMS: Final[list[tuple[Callable[[Instance], None], str, str, str, str]]] = [
     (backup_folder_has_redactions_only, "backups", "warning", "No backups", "bin/riskrelay backup '/"),
     (redis_is_stopped, "Redis", "failure", "does not respond", "REDIS_URL"),
     (redis_cannot_write, "Redis", "failure", "refuses commands", "free space"),
+    (redis_is("full"), "Redis", "failure", "refuses commands (OutOfMemoryError)", "maxmemory"),
+    (redis_is("read-only"), "Redis", "failure", "refuses commands (ReadOnlyError)", "the primary"),
     (embedded_redis_is_stopped, "Redis", "warning", "not running", "make run"),
     (database_is_unavailable, "database", "failure", "refused", "DATABASE_URL"),
     (database_is_not_migrated, "database", "failure", "0001_initial_tables", "bin/riskrelay migrate"),
@@ -570,6 +582,14 @@ def test_a_missing_secret_is_reported_only_if_a_route_needs_it(instance: Instanc
     assert [check["message"][:25] for check in instance.reported()["checks"] if check["fix"]] == [
         "STOREFRONT_WEBHOOK_SECRET"
     ]
+
+
+def test_a_redis_user_without_the_right_to_read_settings_is_sufficient(instance: Instance) -> None:
+    """Managed servers have such users."""
+    instance.redis.execute("ACL", "SETUSER", "limited", "on", ">a-password", "~*", "+@all", "-@dangerous", "-@admin")
+    instance.stack.callback(instance.redis.execute, "ACL", "DELUSER", "limited")
+    instance.environment["REDIS_URL"] = instance.redis.url.replace("unix://", "unix://limited:a-password@")
+    assert [check for check in instance.reported()["checks"] if check["fix"]] == []
 
 
 def test_a_redis_that_evicts_keys_is_reported(instance: Instance) -> None:
