@@ -4,6 +4,7 @@ Before it changes anything, it refuses a database of a newer version, one with a
 is no database.
 """
 
+import glob
 import math
 import re
 import sqlite3
@@ -249,4 +250,5 @@ def _runner() -> "Runner":
 
     # PostgreSQL creates tables in the current schema; without it, the runner would look for its history only in `public`.
     current = None if is_sqlite() else Select(columns=[fn.current_schema()]).bind(database).scalar()
-    return Runner(database.obj, directory=str(MIGRATIONS), table_name=HISTORY, schema=current)
+    # The runner takes the folder for a part of a pattern.
+    return Runner(database.obj, directory=glob.escape(str(MIGRATIONS)), table_name=HISTORY, schema=current)
