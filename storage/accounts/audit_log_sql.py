@@ -39,6 +39,7 @@ _ACCOUNTS: Final = {
     "rul": "SELECT account_id FROM approval_rules WHERE id = r.subject_id",
     "blk": "SELECT account_id FROM bulk_jobs WHERE id = r.subject_id",
     "rpt": "SELECT account_id FROM report_uploads WHERE id = r.subject_id",
+    "alr": "SELECT account_id FROM alerts WHERE id = r.subject_id",
     "rec": "SELECT t.account_id FROM recoveries c JOIN targets t ON t.id = c.target_id WHERE c.id = r.subject_id",
     "hof": "SELECT p.account_id FROM handoffs h JOIN projects p ON p.id = h.project_id WHERE h.id = r.subject_id",
     "ses": "SELECT u.account_id FROM console_sessions s LEFT JOIN tokens k ON k.id = s.token_id "

@@ -19,11 +19,13 @@ from storage.accounts.audit_log_sql import AuditFilter
 from storage.db import identifiers
 from storage.db.engine import execute, rows
 from storage.exports.rules import approval_rules
+from storage.reporting import alerts
 from storage.secrets.vault import Vault
 from tests.support.database.query_plans import full_scans, indexes_read, plan_of, statements
 from tests.support.factories import (
     NOW,
     Customer,
+    make_alert,
     make_approved,
     make_bulk_job,
     make_customer,
@@ -64,7 +66,10 @@ def test_an_account_sees_the_audit_entries_about_its_records(client: TestClient,
         make_bulk_job(first),
         make_session(first),
         make_handoff(first).id,
+        make_alert(first),
     }
+    [alert] = alerts.list_open(first.account_id)
+    alerts.acknowledge(alert.id, None, utc_now(), "operator")
     projects.set_ticket_grouping(first.project_id, None, _GROUPING, utc_now(), "operator")
     scan_run = projects.add_scan_run(first.project_id, NOW)
     audit_log.append(utc_now(), "operator", "add_scan_run", f"scan_run:{scan_run.id}")
