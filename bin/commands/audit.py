@@ -32,6 +32,7 @@ from storage.accounts.audit_log_sql import AuditFilter
 
 ENTRIES: Final = RecordTable(("id", "at", "actor", "action", "object", "details"), "No entries match.")
 _MOMENT: Final = Parsed(parse_rfc3339, "Use an RFC 3339 time, such as 2026-01-31T12:00:00Z.")
+_WORD: Final = Parsed(lambda text: text if operations.is_word(text) else None, "Use 1 to 200 printable characters.")
 _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
@@ -59,9 +60,9 @@ audit: Final = click.Group("audit")
 
 @audit.command("list")
 @click.option("--account", "account_id", type=ROW_ID, help="Only entries of this account.")
-@click.option("--actor", help="Only entries about actions of this actor, such as operator or user:7.")
-@click.option("--action", help="Only entries with this action.")
-@click.option("--object", "subject_id", help="Only entries about the record with this id.")
+@click.option("--actor", type=_WORD, help="Only entries about actions of this actor, such as operator or user:7.")
+@click.option("--action", type=_WORD, help="Only entries with this action.")
+@click.option("--object", "subject_id", type=_WORD, help="Only entries about the record with this id.")
 @click.option("--created-after", type=_MOMENT, help="Only entries written at this time (RFC 3339) or later.")
 @click.option("--created-before", type=_MOMENT, help="Only entries written before this time (RFC 3339).")
 @click.option("--limit", type=LIMIT, help=f"Maximum number of entries; default: {SHOWN} in a table, all in JSON.")

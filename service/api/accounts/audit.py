@@ -18,8 +18,7 @@ from storage.accounts.audit_log_sql import AuditFilter
 from storage.compliance import requests
 from storage.db import identifiers
 
-#: Accepts every actor, action and id: none of them is longer than 200 characters.
-_WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
+_WORD: Final = Matching(audit.is_word)
 _MOMENT: Final = Matching(parse_rfc3339, "invalid_timestamp")
 
 

@@ -11,6 +11,11 @@ from storage.accounts.audit_log_sql import AuditFilter, kind_of
 _NAMED_ACTORS = ("user", "rule")
 
 
+def is_word(text: str) -> bool:
+    """Return whether a text can be the actor, the action or the object of an entry; none has more than 200 characters."""
+    return 0 < len(text) <= 200 and text.isprintable()
+
+
 def list_page(filters: AuditFilter, limit: int, before: int | None) -> list[dict[str, Any]]:
     """Return up to `limit` matching entries, newest first, older than the entry `before` if that is given."""
     return [_record(entry) for entry in audit_log.list_matching(filters, limit, before)]

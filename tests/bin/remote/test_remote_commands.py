@@ -97,6 +97,7 @@ ROWS: Final = """
     receipt show {exported} | receipt show {prepared}
     audit list --limit 1 --created-before 2026-01-01T00:00:00Z | audit list --object {exported} | audit list --action nothing
     audit list --actor operator --account {account} --created-after soon | audit list --account 99
+    audit list --actor '' | audit list --action {long} | audit list --object ''
     compliance list | compliance show {request} | compliance show cpl_0
     session list | session list --user {email} | session revoke {session} | session revoke ses_0 | session revoke
     session revoke --user {email} | session revoke --user {email} | session list --user nobody@example.com
