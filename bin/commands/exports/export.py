@@ -25,7 +25,7 @@ from schemas.api.deliveries import RecoveryResponse, dump_details
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
 from schemas.base.printable import printable
-from schemas.exports.record import export_record
+from schemas.exports.record import export_record, listed_record
 from schemas.exports.recoveries import RecoveryStatus, parse_since
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
@@ -102,7 +102,7 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, **fi
     query = replace(read, **filters)
     with opened():
         now = utc_now()
-        records = [export_record(each, now) for each in export_list.list_page(query, ExportSort(sort), shown)]
+        records = [listed_record(each, now) for each in export_list.list_page(query, ExportSort(sort), shown)]
         print_list(records, as_json, is_filtered=query != ExportQuery())
         if not as_json and shown is not None and len(records) == shown:
             print_rest(export_list.count(query), shown)

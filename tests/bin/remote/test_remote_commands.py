@@ -86,7 +86,7 @@ ROWS: Final = """
     export snooze {prepared} --until 2999-01-01 | export restore {prepared} | export snooze {prepared} --until-seen
     export snooze {prepared} | export snooze {prepared} --until 2001-01-01
     export edit {prepared} --title New --severity low --label one --label two | export show {prepared}
-    export edit {prepared}
+    export edit {prepared} | export edit {prepared} --title Unequalled | export list --search unequalled
     export split {prepared}
     export retry {failed} | export retry {failed} | export retry {prepared} | export retry {blocked} --target {other}
     export bulk --list | export bulk --show {job} | export bulk --cancel {job} | export bulk --show blk_0 | export bulk
