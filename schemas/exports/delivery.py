@@ -23,7 +23,8 @@ class Claim(NamedTuple):
     `attempt` counts all attempts of the export; `try_number` counts those of the current schedule, which began at
     `schedule_began_at`; a manual retry begins a new one. `is_outcome_unknown` says that an earlier attempt may have
     delivered the export, `has_lapsed` that the last attempt ended with its lease, at an unknown moment. `claimed_at` is when
-    the row was last read with this lease. The attempt takes a sender thread from the share of `account_id`.
+    the row was last read with this lease, `due_at_ms` since when the export had been due. The attempt takes a sender thread
+    from the share of `account_id`.
     """
 
     export_id: str
@@ -40,6 +41,7 @@ class Claim(NamedTuple):
     options: DeliveryOptions = DEFAULT_OPTIONS
     is_outcome_unknown: bool = False
     has_lapsed: bool = False
+    due_at_ms: int = 0
 
 
 class Timings(NamedTuple):

@@ -135,7 +135,7 @@ def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> int:
 
 
 def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
-    """Give claims back unsent: due again at once, without counting the attempt. Return how many were still valid.
+    """Give claims back unsent: due since the same time as before, without counting the attempt. Return how many were valid.
 
     An export that another worker held when it died may have an issue at a tracker: it is due when a search would find that
     issue.
@@ -171,8 +171,10 @@ def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker:
 
 
 def _due_again(claim: Claim, now: datetime) -> int:
-    is_unsure = claim.has_lapsed and claim.options.provider_key != GENERIC_WEBHOOK
-    return to_ms(now) + (LONGEST_LOOKUP_S * 1000 if is_unsure else 0)
+    if claim.has_lapsed and claim.options.provider_key != GENERIC_WEBHOOK:
+        return to_ms(now) + LONGEST_LOOKUP_S * 1000
+    # Not now: exports of the target that became due later would be sent first. The clock may have been set back meanwhile.
+    return min(claim.due_at_ms, to_ms(now))
 
 
 def _due(quotas: Mapping[str, int], now_ms: int) -> list[DueExport]:

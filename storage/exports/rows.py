@@ -38,6 +38,7 @@ class DueExport(NamedTuple):
     secret_sealed: bytes | None
     body: bytes
     schedule_began_at: int
+    due_at: int
     account_id: int
     is_outcome_unknown: bool
     options: DeliveryOptions
@@ -170,6 +171,7 @@ def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
         # A worker whose lease expired may have sent the request before it died.
         is_outcome_unknown=bool(due.is_outcome_unknown) or has_lapsed,
         has_lapsed=has_lapsed,
+        due_at_ms=due.due_at,
     )
 
 

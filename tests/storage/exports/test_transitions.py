@@ -488,9 +488,23 @@ def test_a_postponed_export_is_due_at_once_and_keeps_its_attempt(customer: Custo
     held = claimed(customer)
     assert claims_sql.postpone([held], at(1), WORKER) == 1
     export = queries.get(held.export_id)
-    assert (export.status, export.attempts, export.due_at) == (ExportStatus.RETRY_SCHEDULED, 0, at(1))
+    assert (export.status, export.attempts, export.due_at) == (ExportStatus.RETRY_SCHEDULED, 0, NOW)
     assert audit_log(held.export_id)[-1] == (WORKER, "postpone", "delivering", "retry_scheduled", None)
     assert [(again.attempt, again.try_number) for again in claim(at(1))] == [(1, 1)]
+
+
+def test_a_postponed_export_is_sent_before_exports_that_became_due_later(customer: Customer) -> None:
+    target_id = make_target(customer).id
+    older, newer = (make_approved(customer, target_id, at(due_s)) for due_s in (0, 1))
+    [held] = claim(at(2), limit=1)
+    assert claims_sql.postpone([held], at(3), WORKER) == 1
+    assert [each.export_id for each in claim(at(3))] == [older, newer]
+
+
+def test_an_export_that_is_postponed_after_the_clock_was_set_back_is_due_at_once(customer: Customer) -> None:
+    held = claimed(customer)
+    assert claims_sql.postpone([held], at(-3600), WORKER) == 1
+    assert [each.export_id for each in claim(at(-3600))] == [held.export_id]
 
 
 # --- the audit log
