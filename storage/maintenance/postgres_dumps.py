@@ -50,7 +50,15 @@ def take(url: str, dump: IO[bytes]) -> None:
     # Releases before 16 dump a partitioned table without its rows, unless its partitions are named as well.
     partitions = [each.name for table in partitions_sql.BY_MONTH for each in partitions_sql.partitions(table)]
     tables = [f'--table="{schema}"."{table}"' for table in (*_TABLES, *partitions)]
-    command = ["pg_dump", "--format=custom", "--no-owner", "--no-privileges", *tables, f"--dbname={_address(url)}"]
+    command = [
+        "pg_dump",
+        "--format=custom",
+        "--encoding=UTF8",
+        "--no-owner",
+        "--no-privileges",
+        *tables,
+        f"--dbname={_address(url)}",
+    ]
     with _running(command, url, stdout=subprocess.PIPE) as (dumping, stderr):
         for chunk in _chunks(dumping):
             dump.write(chunk)

@@ -155,9 +155,13 @@ def test_a_living_worker_is_seen_from_a_host_whose_clock_is_off(database: str, o
     assert restoring.inspect(utc_now() + off).workers == ["worker:elsewhere:1"]
 
 
-def test_any_text_is_restored_unchanged(database: str, customer: Customer, tmp_path: Path) -> None:
+def test_any_text_is_restored_unchanged(
+    database: str, customer: Customer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store_key_check()
-    actual = 'tab\t, line\n, back\\slash, \\N, \\., "quoted", ü, \x01'
+    # Also one that the encoding of a client, or of a role's sessions, cannot express.
+    monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
+    actual = 'tab\t, line\n, back\\slash, \\N, \\., "quoted", ü, 🚀, \x01'
     execute("UPDATE accounts SET name = ?", (actual,))
     make_approved(customer, make_target(customer).id)
     before = contents()

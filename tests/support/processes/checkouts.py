@@ -9,7 +9,7 @@ FOLDERS: Final = ("bin", "deploy", "examples", "runtime", "schemas", "service", 
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy the files that the commands need into a new subfolder whose name contains a space and brackets. `.venv` is a link."""
+    """Copy what the commands need into a new subfolder whose name contains a space and brackets. `.venv` is a link."""
     checkout = folder / "risk [relay]"
     for name in FOLDERS:
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
