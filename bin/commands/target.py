@@ -35,7 +35,12 @@ def _limit_members(context: click.Context, option: click.Parameter, typed: str |
     """Return the limit as a member of a form, or no member if the option is absent: `none` is a value."""
     if typed is None:
         return {}
-    return {"max_per_minute": None if typed == "none" else click.IntRange(1, MAX_PER_MINUTE)(typed, option, context)}
+    if typed == "none":
+        return {"max_per_minute": None}
+    is_number = typed.isascii() and typed.isdecimal() and len(typed) <= len(str(MAX_PER_MINUTE))
+    if not is_number or not 1 <= int(typed) <= MAX_PER_MINUTE:
+        raise click.BadParameter(f"Use a whole number from 1 to {MAX_PER_MINUTE}, or none.", context, option)
+    return {"max_per_minute": int(typed)}
 
 
 def _limit_option(*, required: bool = False) -> Callable[[Command], Command]:

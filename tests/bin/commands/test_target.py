@@ -204,11 +204,12 @@ def test_limit_sets_and_removes_a_rate_limit(shell: TargetShell) -> None:
     assert shell.json("limit", target_id, "--max-per-minute", "none")["delivery"]["max_per_minute"] is None
 
 
-@pytest.mark.parametrize("typed", ["0", "-1", "1.5", "many", "", str(MAX_PER_MINUTE + 1)])
+@pytest.mark.parametrize("typed", ["0", "-1", "+5", "1.5", "None", "", str(MAX_PER_MINUTE + 1)])
 def test_an_invalid_rate_limit_is_wrong_usage(shell: TargetShell, typed: str) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     result = shell.run("limit", target_id, f"--max-per-minute={typed}")
     assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.endswith("Invalid value for '--max-per-minute': Use a whole number from 1 to 60000, or none.\n")
     assert shell.run("limit", target_id).exit_code == 2
 
 
