@@ -14,7 +14,7 @@ from peewee import Select, fn
 
 from storage.db.engine import database, is_sqlite
 
-#: Leases last seconds, so clocks this close count as one clock: a host with NTP never exceeds it.
+#: A difference that changes by less is not logged: a host with NTP never exceeds it.
 CLOSE: Final = timedelta(milliseconds=250)
 #: From this difference on, the log and `doctor` warn.
 FAR: Final = timedelta(seconds=2)
@@ -36,7 +36,7 @@ class SharedClock:
 
     def __init__(self, own: Callable[[], datetime]) -> None:
         self._own = own
-        self._ahead = timedelta()
+        self._ahead = self._logged = timedelta()
 
     def now(self) -> datetime:
         """Return approximately the time of the database's clock."""
@@ -47,8 +47,11 @@ class SharedClock:
         if is_sqlite():
             return
         ahead, uncertainty = ahead_of(self._own)
-        if abs(ahead - self._ahead) > CLOSE + uncertainty:
-            self._ahead = ahead if abs(ahead) > CLOSE else timedelta()
+        # Also by milliseconds: by a clock that is ahead, the pause that a receiver asked for would end too early.
+        if abs(ahead - self._ahead) > uncertainty:
+            self._ahead = ahead if abs(ahead) > uncertainty else timedelta()
+        if abs(ahead - self._logged) > CLOSE + uncertainty:
+            self._logged = ahead if abs(ahead) > CLOSE else timedelta()
             self._log_difference(ahead)
 
     def _log_difference(self, ahead: timedelta) -> None:

@@ -10,6 +10,7 @@ import pytest
 from runtime.clock import utc_now
 from storage.db.shared_clock import SharedClock
 from tests.support.database.databases import on_postgresql, on_sqlite
+from tests.support.processes.workers import wait_until
 
 #: A query to a server on the same machine takes milliseconds; a busy machine gets more time.
 NEARLY: timedelta = timedelta(seconds=5)
@@ -34,6 +35,22 @@ def test_a_host_with_a_wrong_clock_uses_the_time_of_the_database_and_logs_it(
     assert abs(int(off[1]) - seconds) < NEARLY.total_seconds()
     clock.compare()
     assert len(caplog.records) == 1
+
+
+@on_postgresql
+@pytest.mark.parametrize("seconds", [0.1, -0.1])
+def test_a_small_difference_is_corrected_and_not_logged(
+    database: str, seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = off_by(seconds)
+
+    def is_corrected() -> bool:
+        # On a busy machine, a comparison may take so long that it says nothing about so small a difference.
+        clock.compare()
+        return abs(clock.now() - utc_now()) < timedelta(milliseconds=50)
+
+    wait_until(is_corrected)
+    assert not caplog.records
 
 
 @on_postgresql
