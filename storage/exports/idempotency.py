@@ -55,7 +55,11 @@ def begin(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredRespons
 
     Raises IdempotencyConflict for another payload, and IdempotencyInProgress if the first request takes too long.
     """
-    return None if claim_all([request], now, ttl) else recall(request, now, ttl)
+    while not claim_all([request], now, ttl):
+        # An erasure may have changed the key meanwhile, or the removal of a user deleted it: then it is free.
+        if (before := recall(request, now, ttl)) is not None:
+            return before
+    return None
 
 
 def claim_all(requests: Sequence[KeyedRequest], now: datetime, ttl: timedelta) -> set[KeyedRequest]:

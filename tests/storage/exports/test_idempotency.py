@@ -66,6 +66,20 @@ def test_a_key_expires_after_its_time_and_not_before(database: str) -> None:
     assert rows("SELECT COUNT(*), MIN(payload_sha256) FROM idempotency_keys") == [(1, "b" * 64)]
 
 
+def test_a_key_that_is_erased_while_its_request_is_repeated_is_new(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    recall = idempotency.recall
+
+    def erased(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredResponse | None:
+        execute("UPDATE idempotency_keys SET key = 'redacted:1'")
+        return recall(request, now, ttl)
+
+    begin()
+    monkeypatch.setattr(idempotency, "recall", erased)
+    assert begin() is None
+    monkeypatch.undo()
+    assert begin() == ANSWER
+
+
 def test_work_that_fails_stores_no_idempotency_key(database: str) -> None:
     def work_and_fail() -> None:
         with transaction():
