@@ -183,15 +183,15 @@ def _set_aside(path: Path, now: datetime) -> Path:
         sqlite_copies.take(path, aside, lambda _left, _of: None)
     except sqlite3.OperationalError:
         # The database is locked or the disk is full: the database may be intact.
-        aside.unlink()
+        _remove_all(aside)
         raise
     except (DamagedCopy, sqlite3.DatabaseError):
-        aside.unlink()
+        _remove_all(aside)
         sqlite_copies.set_aside(path, aside)
     return aside
 
 
 def _remove_all(beside: Path) -> None:
-    """Remove the files of this restore and of a killed one: the copy, its logs and its locks."""
+    """Remove a copy of this restore or of a killed one, with its logs and locks."""
     for each in beside.parent.glob(f"{glob.escape(beside.name)}*"):
         each.unlink()

@@ -9,7 +9,7 @@ file with an old log. A database that cannot be read is renamed instead.
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,8 +90,10 @@ def put_in_place(prepared: Path, database: Path) -> None:
         return
     with opened(prepared) as source, closing(open_file(database, "mode=rw")) as target:
         _copy(source, target)
-        # The log may now be as large as the database. If another process still reads it, the next writer empties it.
-        target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        # The log may now be as large as the database. If another process still reads it, or the disk is full, a later writer
+        # empties it: the database is replaced.
+        with suppress(sqlite3.OperationalError):
+            target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     prepared.unlink()
 
 

@@ -73,7 +73,8 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
     """
     settings, now = checked_settings(), utc_now()
     make_data_dir(settings)
-    with _refusals(), _opened(settings), nullcontext() if dry_run else _alone():
+    # In this order: an error of a copy says that the database is unchanged.
+    with _opened(settings), _refusals(), nullcontext() if dry_run else _alone():
         backup = backup_files.examine(file, Vault(settings.encryption_keys))
         if redactions is not None:
             erasure_replay.require_intact(redactions)

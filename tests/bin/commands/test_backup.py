@@ -26,6 +26,7 @@ from storage.db.engine import execute, rows, transaction
 from storage.db.locks import Lock, exclusive
 from storage.exports import worker_heartbeats
 from storage.maintenance import backup as backup_files
+from storage.maintenance import sqlite_copies
 from storage.maintenance.postgres_dumps import DumpFailed, folder_for
 from tests.support.database.databases import on_postgresql
 from tests.support.factories import make_approved, make_customer, make_target
@@ -503,6 +504,22 @@ def test_a_restore_keeps_the_replaced_database_in_a_private_file(on_sqlite: Comm
     assert kept.name.startswith(f"{path.name}.before-restore-20")
     assert CommandRunner(on_sqlite.folder, f"sqlite:///{kept}").contents() == before
     assert not list(path.parent.glob("*.restoring*"))
+
+
+def test_a_restore_that_cannot_keep_the_replaced_database_changes_nothing(
+    on_sqlite: CommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(_database: Path, copy: Path, _progress: object) -> None:
+        # SQLite leaves a log beside the copy if the disk becomes full.
+        Path(f"{copy}-wal").touch()
+        raise sqlite3.OperationalError("database or disk is full")
+
+    file, before = on_sqlite.backed_up(), on_sqlite.contents()
+    monkeypatch.setattr(sqlite_copies, "take", take)
+    reported = on_sqlite.refused("restore", file, "--replace")
+    assert "The restore failed: database or disk is full. The database is unchanged." in reported
+    assert on_sqlite.contents() == before
+    assert not [*Path(on_sqlite.url.removeprefix("sqlite:///")).parent.glob("*-restor*")]
 
 
 def test_a_restore_keeps_a_damaged_database_in_another_file(on_sqlite: CommandRunner) -> None:

@@ -223,6 +223,24 @@ def test_a_restore_waits_for_a_locked_database(tmp_path: Path) -> None:
     assert not prepared.exists()
 
 
+def test_a_disk_that_is_full_after_the_replacement_fails_no_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class FullAtCheckpoint(sqlite3.Connection):
+        def execute(self, sql: str) -> sqlite3.Cursor:  # type: ignore[override]  # nothing here has parameters
+            if "checkpoint" in sql:
+                raise sqlite3.OperationalError("database or disk is full")
+            return super().execute(sql)
+
+    def open_file(path: Path, options: str) -> sqlite3.Connection:
+        return sqlite3.connect(f"file:{path}?{options}", uri=True, factory=FullAtCheckpoint)
+
+    database, prepared = filled(tmp_path / "db", 5), filled(tmp_path / "prepared", 50)
+    monkeypatch.setattr(sqlite_copies, "open_file", open_file)
+    sqlite_copies.put_in_place(prepared, database)
+    with closing(sqlite3.connect(database)) as replaced:
+        assert replaced.execute("SELECT LENGTH(said) FROM notes").fetchall() == [(50 * 4096,)]
+    assert not prepared.exists()
+
+
 def test_a_database_that_cannot_be_read_is_moved_with_its_log(tmp_path: Path) -> None:
     database, aside = tmp_path / "db", tmp_path / "aside"
     for end in ("", "-wal", "-shm"):
