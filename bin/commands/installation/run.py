@@ -19,6 +19,7 @@ from bin.commands.installation.serve import (
     require_free,
     require_keys,
     require_startable,
+    require_temporary_folder,
     warn_if_redis_is_unavailable,
 )
 from bin.commands.installation.work import WORK_ALONE
@@ -52,6 +53,7 @@ def run() -> None:
     # Check everything before changing anything: an installation may already be running here.
     require_keys(settings)
     require_free(settings.bind)
+    require_temporary_folder()
     with database_at(settings.database_url):
         require_fit()
     make_data_dir(settings)
