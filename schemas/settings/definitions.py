@@ -532,12 +532,15 @@ def find_env_file() -> Path:
 
 
 def embedded_redis_socket(data_dir: Path) -> Path:
-    """Return the socket path: in `data_dir` if it is short enough for a unix socket, else in the temporary folder."""
+    """Return the socket path: in `data_dir` if it is short enough for a unix socket, else in a temporary folder."""
     path = data_dir / "redis" / "redis.sock"
     if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES:
         return path
     digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"riskrelay-{os.getuid()}-{digest}" / "redis.sock"
+    name = f"riskrelay-{os.getuid()}-{digest}/redis.sock"
+    path = Path(tempfile.gettempdir(), name)
+    # Redis cuts a longer path off without an error.
+    return path if len(os.fsencode(path)) <= MAX_SOCKET_PATH_BYTES else Path("/tmp", name)  # noqa: S108 - made private
 
 
 class _Environment(Env):

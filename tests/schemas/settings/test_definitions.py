@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
@@ -625,6 +626,8 @@ def test_the_socket_is_next_to_the_data_or_where_its_path_is_short_enough(
         assert len(os.fsencode(socket)) <= MAX_SOCKET_PATH_BYTES
         assert re.fullmatch(rf".*/riskrelay-{os.getuid()}-[0-9a-f]{{12}}/redis\.sock", str(socket))
     assert embedded_redis_socket(long[0]) in sockets
+    monkeypatch.setattr(tempfile, "tempdir", str(long[0]))
+    assert len(os.fsencode(embedded_redis_socket(long[0]))) <= MAX_SOCKET_PATH_BYTES
 
 
 def test_a_path_with_spaces_makes_a_redis_url_that_clients_read(load: Load) -> None:
