@@ -38,6 +38,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "disabled": "Target disabled. Its approved exports fail.",
     "validated": "Validation passed.",
     "validated_off": "Validation passed. The target gets nothing until you resume it.",
+    "validated_partly": "The address is allowed. No worker tried the target; start one, then choose Validate.",
     "validation_failed": "Validation failed. Last validation below says what to do.",
     "pinged": "Ping delivered. See Last ping below.",
     "ping_failed": "Ping failed. See Last ping below.",

@@ -189,11 +189,13 @@ class TargetOperations:
                     refusals.append(refused)
         return resumed, refusals
 
-    def validate(self, target_id: str, actor: Actor) -> None:
+    def validate(self, target_id: str, actor: Actor) -> bool:
         """Check the target's URL and addresses here, and its connection and certificate in a worker; record the result.
 
-        A refused address blocks the target. Raises ServiceUnavailable if our resolver is overloaded.
+        Return whether a worker did its part. A refused address blocks the target. Raises ServiceUnavailable if our resolver
+        is overloaded.
         """
+        ended = list[bool]()
         url = self.get(target_id, actor).base_url
         engine.release()
         found = self.check.validate(url, actor.account_id)
@@ -202,12 +204,13 @@ class TargetOperations:
             def give_up(requested_at: datetime, has_begun: bool) -> None:
                 # If no worker validates in time, the result of the check in this process is recorded.
                 end = validations.stop_waiting if has_begun else validations.cancel_unstarted
-                end(target_id, requested_at, utc_now(), actor.key)
+                ended.append(end(target_id, requested_at, utc_now(), actor.key))
 
             self._wait_for_validation(target_id, actor, give_up)
         else:
             targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
         engine.release()
+        return found.has_passed and not any(ended)
 
     def validate_by_worker(self, target_id: str, actor: Actor) -> bool:
         """Have a running worker validate the target with the worker's settings; return whether a worker did.

@@ -93,8 +93,9 @@ class ValidateTarget(TargetAction):
 
     def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Wait for a worker's validation; the page shows the result."""
-        self._operations.targets.validate(target.id, user.principal)
-        return _validated(self._operations.targets.get(target.id, user.principal), "validated")
+        is_whole = self._operations.targets.validate(target.id, user.principal)
+        done = _validated(self._operations.targets.get(target.id, user.principal), "validated")
+        return done if is_whole or done == "validation_failed" else "validated_partly"
 
 
 class PingTarget(TargetAction):

@@ -19,6 +19,7 @@ from schemas.targets.pings import PingResult
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, Target
 from schemas.targets.validations import Validation
 from service.app import create_app
+from service.operations import targets as operations_of_targets
 from storage.db.engine import execute, rows
 from storage.db.models import ALL
 from storage.exports import claims_sql, recoveries
@@ -229,6 +230,19 @@ def test_the_results_of_a_validation_and_a_ping_are_on_the_page(person: ConsoleB
     assert "Last ping failed HTTP 503 in 1 234 ms" in text
     assert "receiver_unavailable The receiver is temporarily unavailable. Check the receiver's log." in text
     assert pings.latest(make_target(make_customer()).id) is None
+
+
+@on_sqlite
+def test_a_validation_without_a_worker_is_not_shown_as_a_whole_one(
+    person: ConsoleBrowser, target: Target, wake_ups: FakeWakeUpQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service checks only the address: not the connection, the certificate, or the token of a tracker."""
+    monkeypatch.setattr(operations_of_targets, "BEGIN_WITHIN_S", 0.1)
+    wake_ups.on_notify = lambda: None
+    response = act(person, target.id, "validate")
+    assert response.headers["location"] == f"/console/targets/{target.id}?done=validated_partly"
+    page = person.get(f"/targets/{target.id}", "done=validated_partly").text
+    assert "The address is allowed. No worker tried the target; start one, then choose Validate." in page
 
 
 def test_the_newest_finished_ping_is_shown(person: ConsoleBrowser, target: Target) -> None:
