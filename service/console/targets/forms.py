@@ -9,10 +9,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from runtime.clock import utc_now
-from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WebhooksForbidden, WrongEncryptionKey
+from schemas.base.errors import (
+    FieldProblem,
+    NoEncryptionKey,
+    ServiceUnavailable,
+    ValidationFailed,
+    WebhooksForbidden,
+    WrongEncryptionKey,
+)
 from schemas.base.fields import problem
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.content_policy.checked_form import read_checked
+from schemas.settings.parsers import MIN_SECRET_BYTES
 from schemas.settings.secret_text import SecretFault, secret_from
 from schemas.targets.forms import TargetEditForm
 from schemas.targets.providers import PROVIDERS
@@ -116,7 +124,8 @@ class SetTargetSecret(TargetPageAction):
     def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Encrypt and store the secret. Raises ValidationFailed, ServiceUnavailable."""
         # The first secret activates an inactive target; from then on workers connect to it.
-        self._operations.targets.set_secret(target.id, checked_secret(form, self._vault), self._vault, user.principal)
+        secret = checked_secret(form, self._vault, is_token=target.is_tracker)
+        self._operations.targets.set_secret(target.id, secret, self._vault, user.principal)
         return try_token(self._operations, target.id, user) if target.is_tracker else "secret_set"
 
 
@@ -303,12 +312,15 @@ def limit_member(form: Fields) -> dict[str, Any]:
     return {"max_per_minute": int(entered) if is_number else entered}
 
 
-def checked_secret(form: Fields, vault: Vault) -> str:
-    """Return the submitted secret.
+def checked_secret(form: Fields, vault: Vault, *, is_token: bool) -> str:
+    """Return the submitted secret of a webhook, or token of a tracker, which only the tracker can generate.
 
     Raises ValidationFailed, and ServiceUnavailable if ENCRYPTION_KEYS are not the keys of this installation.
     """
     secret = secret_from(form.get("secret", ""))
+    if secret is SecretFault.TOO_SHORT and is_token:
+        message = f"A token must have at least {MIN_SECRET_BYTES} bytes. Nothing was changed."
+        raise ValidationFailed(FieldProblem("/secret", secret.value, message))
     if isinstance(secret, SecretFault):
         raise ValidationFailed(problem("/secret", secret.value))
     require_keys(vault)

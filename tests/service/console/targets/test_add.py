@@ -17,6 +17,7 @@ from storage.db.engine import execute, rows
 from storage.exports import worker_heartbeats
 from storage.targets import targets, validations
 from tests.service.conftest import LogLines
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, forbid_webhooks
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser
@@ -192,6 +193,18 @@ def test_a_refused_form_shows_what_was_typed_and_the_reason_beside_the_field(
     assert 'value="Shop team"' in answer.text
     assert TOKEN not in answer.text
     assert rows("SELECT id FROM targets") == []
+
+
+@on_sqlite
+def test_a_token_that_is_too_short_cannot_be_generated(person: ConsoleBrowser) -> None:
+    """The message about a signing secret names a command that prints one, which no tracker would accept."""
+    person.post("/targets/add", **FIELDS, secret=TOKEN)
+    for path, fields in (("/targets/add", FIELDS), (f"/targets/{only_target().id}/secret", {})):
+        answer = person.post(path, **{**fields, "secret": "ghp_1"})
+        assert (answer.status_code, "openssl" in answer.text) == (422, False)
+        assert "A token must have at least 8 bytes. Nothing was changed." in answer.text
+    webhook = {**FIELDS, "provider": "generic_webhook", "secret": "short"}
+    assert "openssl rand -hex 32" in person.post("/targets/add", **webhook).text
 
 
 def test_settings_are_edited_and_tried(person: ConsoleBrowser, running: TrackerWorker) -> None:
