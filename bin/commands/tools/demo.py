@@ -119,7 +119,7 @@ def _scan(api: ApiClient, site: str, url: str, secret: str) -> list[str]:
     _step(f"Scan {site}")
     environment = {**os.environ, "SCANNER_SHARED_SECRET": secret, "NO_PROXY": "127.0.0.1"}
     command = [sys.executable, SCANNER, site, "--to", url, "--scan-run", "1"]
-    lines = _run(command, Path.cwd(), environment).splitlines()
+    lines = _run(command, ROOT, environment).splitlines()
     export_ids = [line for line in lines if line.startswith("exp_")]
     for line in lines:
         if line not in export_ids:
