@@ -97,6 +97,10 @@ _SOURCES: Final[Mapping[str, Any]] = {"evidence_capture": EvidenceCaptureRow, "d
 _OF_EXPORT: Final[Sequence[Any]] = (AttemptRow, TicketEventRow, TicketChangeRow, HandoffRow, InboundEmailRow)
 
 
+class _Reported(Exception):
+    """A finding whose export was about to be removed was reported meanwhile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cutoffs:
     """Times before which finished records (`over`), stored responses, and sessions by their last use are removed."""
@@ -421,22 +425,26 @@ def _delete_unchanged(found: Sequence[_ExpiredExport], until: Cutoffs) -> Counte
     counts = Counter({_name(model): _delete(model, model.export, ids) for model in _OF_EXPORT})
     for source_type, model in _SOURCES.items():
         counts[_name(model)] = _delete(model, model.id, _source_ids(locked, source_type))
-    _allow_new_tickets(ids)
+    _allow_new_tickets(ids, until)
     counts["exports"] = _delete(ExportRow, ExportRow.id, ids)
     return counts
 
 
-def _allow_new_tickets(export_ids: Sequence[str]) -> None:
+def _allow_new_tickets(export_ids: Sequence[str], until: Cutoffs) -> None:
     """Allow a new ticket when findings are reported again, if their ticket was neither delivered nor dismissed.
 
     Otherwise, because these findings are not new, they would be open for good without a ticket. Tickets for several targets
-    are left out, because one of the targets may have received the ticket.
+    are left out, because one of the targets may have received the ticket. Raises _Reported if a postback has just reported
+    one of them: its export stays.
     """
     is_undelivered = ExportRow.status.in_([ExportStatus.PREPARED, ExportStatus.FAILED, ExportStatus.BLOCKED])
     is_single = ExportRow.siblings.is_null()
     undelivered = ExportRow.select(ExportRow.id).where(ExportRow.id.in_(export_ids), is_undelivered, is_single)
     is_open = FindingRow.fixed_at.is_null()
-    FindingRow.update(export_id=NO_EXPORT).where(FindingRow.export_id.in_(undelivered), is_open).execute()
+    allowed = FindingRow.update(export_id=NO_EXPORT).where(FindingRow.export_id.in_(undelivered), is_open)
+    # This waits for a postback that is reporting one of these findings.
+    if any(seen_at >= until.over for seen_at in scalars(allowed.returning(FindingRow.last_seen_at))):
+        raise _Reported
 
 
 def _unchanged(found: Sequence[_ExpiredExport], until: Cutoffs) -> list[_ExpiredExport]:
@@ -469,12 +477,14 @@ def _delete(model: Any, key: Any, values: Sequence[Any]) -> int:
 
 
 def _unless_busy(take: Callable[[], Counter[str]]) -> Counter[str]:
-    """Remove rows in one transaction; none if another transaction has locked rows that belong to them."""
+    """Remove rows in one transaction; none if another transaction has locked or changed rows that belong to them."""
     try:
         with transaction():
             if not is_sqlite():
                 execute(_LOCK_WAIT)
             return take()
+    except _Reported:
+        return Counter()
     except OperationalError as failed:
         if sqlstate_of(failed) in _BUSY:
             return Counter()

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,7 @@ from storage.accounts import projects, sessions, sign_in_links, tokens
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
-from storage.db.engine import execute, is_sqlite, rows, transaction
+from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.db.models import ComplianceRequestRow, TargetRow
 from storage.exports import attempts, claims_sql, idempotency, queries, recoveries, transitions
 from storage.exports.search import export_list
@@ -65,6 +66,7 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.http.storefront import ADA, order
+from tests.support.processes.workers import wait_until
 
 RETENTION: Final = timedelta(days=90)
 TTL: Final = timedelta(hours=72)
@@ -750,6 +752,25 @@ def test_locked_rows_are_skipped(customer: Customer, target: Target, database: s
         assert prune().get("exports", 0) == 2 - kept
     assert len(left()) == kept
     assert prune()["exports"] == kept
+
+
+@on_postgresql
+def test_an_export_stays_if_its_finding_is_reported_during_its_deletion(customer: Customer, database: str) -> None:
+    export_ids = scanned(customer).ticket_exports
+
+    def pruned() -> dict[str, int]:
+        with connection():
+            return prune()
+
+    with psycopg.connect(database) as reporting, ThreadPoolExecutor(1) as threads:
+        reporting.execute("UPDATE findings SET last_seen_at = %s", (to_ms(LATER),))
+        pruning = threads.submit(pruned)
+        # If this commit comes too late, the batch has given up, and the export stays too.
+        wait_until(lambda: pruning.done() or rows("SELECT 1 FROM pg_locks WHERE NOT granted"))
+        reporting.commit()
+        assert "exports" not in pruning.result(20)
+    assert left() == {*export_ids}
+    assert rows("SELECT export_id FROM findings") == [(each,) for each in export_ids]
 
 
 @on_postgresql
