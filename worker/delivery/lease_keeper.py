@@ -37,6 +37,8 @@ class LeaseKeeper:
         self._renew_at = 0.0
         #: When the last heartbeat was written; None before the first one, and -inf after a clock step.
         self._renewed_at: float | None = None
+        #: Whether leases and holds from before the clock was set back may last too long; unknown at the start.
+        self._may_be_long = True
         self._has_left = False
 
     def __len__(self) -> int:
@@ -67,12 +69,14 @@ class LeaseKeeper:
             # Defer claims until the renewal is written, and then until the other workers have had time for theirs.
             self._clock.defer_claims(math.inf)
             self._renew_at, self._renewed_at = 0.0, -math.inf
-        if step_s is None or step_s < 0:
-            # After a step back, the leases of a worker that died before it would last until the clock shows the old time
-            # again. So would the waits for rate limits and breakers.
-            transitions.shorten_leases(self._options.now(), self._options.lease_s)
-            throttle_state_sql.shorten_holds(self._options.now(), LONGEST_HOLD_S)
+            if step_s < 0:
+                # If PostgreSQL's clock was set back, other workers use the old time until they compare their clocks. For
+                # them, leases by the new time would have expired; those by the old time still last.
+                self._renew_at = time.monotonic() + DEFER_CLAIMS_FACTOR * self._options.renew_s
+                self._may_be_long = True
         if self._is_due():
+            if self._may_be_long:
+                self._shorten()
             self._renew()
 
     def leave(self) -> None:
@@ -83,6 +87,16 @@ class LeaseKeeper:
 
     def _is_due(self) -> bool:
         return time.monotonic() >= self._renew_at
+
+    def _shorten(self) -> None:
+        """Shorten leases and holds to their normal length.
+
+        After a step back, the leases of a worker that died before it would last until the clock shows the old time again. So
+        would the waits for rate limits and breakers.
+        """
+        transitions.shorten_leases(self._options.now(), self._options.lease_s)
+        throttle_state_sql.shorten_holds(self._options.now(), LONGEST_HOLD_S)
+        self._may_be_long = False
 
     def _renew(self) -> None:
         self._renew_at = time.monotonic() + RENEW_AGAIN_S
