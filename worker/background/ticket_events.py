@@ -35,6 +35,8 @@ from worker.background.account_tasks import LEASE_MARGIN_S
 from worker.delivery import throttle
 from worker.delivery.attempt import random_jitter
 from worker.delivery.clock_guard import ClockGuard
+from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
+from worker.delivery.options import RENEW_S
 from worker.delivery.outcomes import Schedule, Try, decide_outcome
 from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_tracker_outcome
@@ -123,11 +125,12 @@ class EventTask:
     def _check_clock(self) -> None:
         """Shorten leases after the clock was set back; after it was set ahead, claim nothing for the length of a lease."""
         step_s = self.clock.check(compare=False)
-        if step_s is not None and step_s > 0:
-            # By the new time, leases of requests that are still open seem to have expired.
-            self.clock.defer_claims(self.options.lease_s)
-        self._has_long_leases |= step_s is not None and step_s < 0
-        if self._has_long_leases:
+        if step_s:
+            # After a step ahead, leases of requests that are still open seem to have expired. After a step back, shortened
+            # leases would seem expired to workers that have not noticed it.
+            self.clock.defer_claims(self.options.lease_s if step_s > 0 else DEFER_CLAIMS_FACTOR * RENEW_S)
+            self._has_long_leases |= step_s < 0
+        if self._has_long_leases and self.clock.allows_claims():
             deliveries.shorten_leases(self.options.now(), self.options.lease_s)
             self._has_long_leases = False
 

@@ -681,8 +681,23 @@ def test_a_clock_that_is_set_back_shortens_the_lease_of_a_dead_worker(grouped: C
         set_back, worker = worker, EventWorker()
         worker.now = set_back.now
     assert worker.run() == []
+    # The lease is shortened once every worker has noticed the step.
+    assert worker.run(timedelta(seconds=0 if is_restarted else 3)) == []
     assert worker.run(timedelta(seconds=29)) == []
     assert worker.run(timedelta(seconds=1)) == [("ticket.updated", counts(added=1, still_open=2))]
+
+
+def test_after_a_clock_is_set_back_a_worker_that_has_not_noticed_takes_over_no_event(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker, other = EventWorker(), EventWorker()
+    worker.form()
+    assert worker.events.claim() is not None
+    assert other.events.claim() is None
+    worker.set_clock(-timedelta(minutes=30))
+    assert worker.events.claim() is None
+    assert other.events.claim() is None
 
 
 def test_after_a_clock_is_set_ahead_no_worker_takes_over_an_event_that_is_being_sent(grouped: Customer) -> None:
