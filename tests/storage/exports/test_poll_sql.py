@@ -90,7 +90,7 @@ stored = st.tuples(
     st.tuples(st.none() | moments, st.none() | numbers, st.none() | texts, st.none() | numbers),
     st.tuples(st.none() | texts, st.none() | texts),
     st.tuples(moments, st.none() | moments, st.none() | moments),
-    st.just((None,) * 6) | st.tuples(st.just("fnd_1"), moments, moments, numbers, numbers, numbers),
+    st.just((None,) * 7) | st.tuples(st.just("fnd_1"), moments, moments, numbers, numbers, numbers, numbers),
     st.tuples(st.none() | moments, target_statuses, st.none() | moments),
     # project, severity, rule, findings
     st.tuples(st.none() | numbers, st.integers(0, 4), st.none() | texts),
