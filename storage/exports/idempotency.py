@@ -56,7 +56,7 @@ def begin(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredRespons
     Raises IdempotencyConflict for another payload, and IdempotencyInProgress if the first request takes too long.
     """
     while not claim_all([request], now, ttl):
-        # An erasure may have changed the key meanwhile, or the removal of a user deleted it: then it is free.
+        # If an erasure has changed the key meanwhile, or the removal of its user has deleted it, the key is free again.
         if (before := recall(request, now, ttl)) is not None:
             return before
     return None

@@ -60,11 +60,9 @@ def _either(words: Iterable[str]) -> str:
 HOW_TO_RECOVER: Final = "Use --target with --since, or one of --show, --cancel and --list."
 #: Filters that are parsed like those of the API.
 READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
-
-
 _TARGET_ID: Final = Parsed(
     lambda text: text if identifiers.is_id(identifiers.TARGET, text) else None,
-    "not the id of a target; see `riskrelay target list`.",
+    "Use the id of a target; see `bin/riskrelay target list`.",
 )
 
 export: Final = click.Group("export")

@@ -70,7 +70,7 @@ def run() -> None:
         supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
         _start(settings, supervisor, redis)
         if supervisor.wait_until(lambda: _is_ready(settings), READY_WITHIN_S):
-            # The installation is running, even if nobody can read where.
+            # The installation runs, even if its address cannot be printed.
             with suppress(Refused, BrokenPipeError):
                 _greet(settings)
         elif supervisor.is_running():

@@ -59,7 +59,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "restore": "Restored tickets wait in the inbox again.",
     "retry": "Each export gets a new schedule of attempts at its target.",
 }
-#: Reasons about the target of a ticket, of which the general texts refer to another message or to the API.
+#: Texts for codes about the target of a ticket, because the general texts refer to another message or to the API.
 _OF_TARGET: Final[Mapping[str, str]] = {
     "target_not_active": "Its target was not active. Open it to retry it.",
     "target_removed": "Its target was removed. Open it to choose another one.",
