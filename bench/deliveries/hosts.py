@@ -9,7 +9,6 @@ while one account has a backlog. `--pooled` adds PgBouncer. PostgreSQL writes to
 import json
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,7 @@ from bench.deliveries.runs import (
 from bench.processes.cost import cpu_s
 from bench.servers.durable_postgres import DurablePostgres
 from bench.servers.receiver_process import LOOPBACK, BenchReceiver, rate, run_receiver
-from bin.commands.installation.work import WORK_ALONE
+from bin.processes.workers import worker_command
 from storage.db.engine import execute, rows, transaction
 from tests.journeys.hosts.hosts_in_namespaces import HERE, SUBNET, Namespace, Network
 from tests.support.factories import make_customer, make_target
@@ -166,7 +165,7 @@ class _HostRuns:
             env |= {name: env[name].replace(LOOPBACK, HERE) for name in ("DATABASE_URL", "REDIS_URL")}
             env |= {"TARGET_ALLOWED_NETWORKS": SUBNET, **({"DATABASE_URL": pooler.url} if pooler else {})}
             log = stack.enter_context((Path(env["DATA_DIR"]) / "worker.log").open("w+b"))
-            commands = [[_IP, "netns", "exec", host.name, sys.executable, *WORK_ALONE] for host in self._hosts[:number]]
+            commands = [[_IP, "netns", "exec", host.name, *worker_command(1)] for host in self._hosts[:number]]
             stack.enter_context(log_on_failure(log))
             pids = stack.enter_context(processes(commands, env, output=log))
             wait_until(lambda: count_listening(self._network.redis.url) == number, "the workers to listen", 20)

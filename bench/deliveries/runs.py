@@ -8,7 +8,6 @@ a file. The rate is that of arrivals at the receiver; the tables must agree: eve
 import itertools
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -22,8 +21,8 @@ from redis import Redis
 
 from bench.processes.cost import cpu_s, resident_mb
 from bench.servers.receiver_process import ROOT, BenchReceiver, child, pipe, rate
-from bin.commands.installation.work import WORK_ALONE
 from bin.processes import child_process
+from bin.processes.workers import worker_command
 from runtime.clock import utc_now
 from schemas.exports.record import Approval
 from schemas.exports.tickets.ticket import Source, Ticket
@@ -200,7 +199,7 @@ def workers(env: dict[str, str], count: int = PROCESSES, *, is_graceful: bool = 
     with (
         (Path(env["DATA_DIR"]) / "worker.log").open("w+b") as log,
         log_on_failure(log),
-        processes([[sys.executable, *WORK_ALONE]] * count, env, is_graceful=is_graceful, output=log) as pids,
+        processes([worker_command(1)] * count, env, is_graceful=is_graceful, output=log) as pids,
     ):
         yield pids
 

@@ -41,12 +41,17 @@ def start(
     )
 
 
-def _execute(parent: int, command: list[str]) -> None:
-    """Replace this launcher with the command, which gets SIGTERM when `parent` (a process id) dies."""
+def end_with(parent: int) -> None:
+    """Have the kernel send SIGTERM to this process when `parent` (a process id) dies; exit if it has died already."""
     if sys.platform == "linux":  # on other systems, children survive a killed parent
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # the parent died before prctl()
+    if os.getppid() != parent:
         sys.exit(1)
+
+
+def _execute(parent: int, command: list[str]) -> None:
+    """Replace this launcher with the command, which gets SIGTERM when `parent` (a process id) dies."""
+    end_with(parent)
     os.execv(command[0], command)  # noqa: S606 - deliberately without a shell
 
 

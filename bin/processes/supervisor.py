@@ -32,7 +32,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Supervisor:
-    """Starts children, waits, and stops them in reverse order; children with the same command are stopped together.
+    """Starts children, waits, and stops them in reverse order; forked children are stopped together.
 
     A child that does not exit within `stop_within_s` is killed. After a second signal each child gets further signals, even
     if it is stopped later: a worker then exits without waiting for its requests.
@@ -54,6 +54,25 @@ class Supervisor:
         from bin.processes import child_process  # noqa: PLC0415 - see above
 
         self.adopt(name, child_process.start(command, env=env))
+
+    def fork(self, name: str, work: Callable[[], int]) -> None:
+        """Start a child that calls `work` and exits with its result; as in `start`. This process must have no threads."""
+        if self._stopping:
+            return
+        from bin.processes import child_process  # noqa: PLC0415 - see above
+
+        parent = os.getpid()
+        # A signal that arrives meanwhile waits until the child is known here and has its own handlers there.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        pid = os.fork()
+        if pid == 0:
+            child_process.end_with(parent)
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+            sys.exit(work())
+        self.adopt(name, _Adopted(pid, "forked"))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
     def adopt(self, name: str, child: Popen[bytes] | _Adopted) -> None:
         """Supervise a child that was started elsewhere."""
@@ -138,7 +157,7 @@ class Supervisor:
 
 
 class _Adopted:
-    """A child of the program that this one has replaced; children with the same command have the same `args`."""
+    """A forked child, or one of the program that this one has replaced; those that stop together have the same `args`."""
 
     def __init__(self, pid: int, args: str) -> None:
         self.pid = pid

@@ -22,10 +22,10 @@ from bin.commands.installation.serve import (
     require_temporary_folder,
     warn_if_redis_is_unavailable,
 )
-from bin.commands.installation.work import WORK_ALONE
 from bin.processes.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from bin.processes.local_service import DIRECTLY, local_url
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
+from bin.processes.workers import worker_command
 from schemas.settings.definitions import RouteFamily, Settings, embedded_redis_socket
 from storage.db import schema_version
 
@@ -93,8 +93,7 @@ def _migrate(settings: Settings) -> None:
 def _start(settings: Settings, supervisor: Supervisor, redis: EmbeddedRedis | None) -> None:
     if redis is not None:
         supervisor.adopt("redis", redis.process)
-    for number in range(settings.worker_processes):
-        supervisor.start(f"worker {number + 1}", [sys.executable, *WORK_ALONE], os.environ)
+    supervisor.start("workers", worker_command(settings.worker_processes), os.environ)
     supervisor.start("service", [sys.executable, *GUNICORN], os.environ)
 
 

@@ -1,7 +1,6 @@
 """`work`: run the worker daemon in WORKER_PROCESSES processes."""
 
 import os
-import sys
 
 import click
 
@@ -9,6 +8,7 @@ from bin.cli.installation import daemon_settings
 from bin.cli.output import Refused
 from bin.commands.installation.serve import require_startable, warn_if_redis_is_unavailable
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
+from bin.processes.workers import worker_command
 from schemas.settings.definitions import Settings
 from schemas.settings.parsers import MAX_PROCESSES
 
@@ -26,19 +26,18 @@ def work(processes: int | None) -> None:
     require_startable(settings)
     warn_if_redis_is_unavailable(settings)
     count = processes or settings.worker_processes
-    if settings.worker_metrics_bind:
-        _show_metrics(settings.worker_metrics_bind, settings)
-    elif count == 1:
+    command = worker_command(count)
+    if not settings.worker_metrics_bind:
         # Replace this process to drop the modules of this command, which a worker does not need.
-        os.execv(sys.executable, [sys.executable, *WORK_ALONE])  # noqa: S606 - no shell is wanted here
+        os.execv(command[0], command)  # noqa: S606 - no shell is wanted here
+    _show_metrics(settings.worker_metrics_bind, settings)
     if count == 1:
         # Imported here, so that the parent process of several does not load it.
         from worker import daemon  # noqa: PLC0415 - see above
 
         raise SystemExit(daemon.run(settings))
     supervisor = Supervisor(stop_within_s=settings.delivery_timeout_s + STOP_GRACE_S)
-    for number in range(count):
-        supervisor.start(f"worker {number + 1}", [sys.executable, *WORK_ALONE], dict(os.environ))
+    supervisor.start("workers", command, dict(os.environ))
     raise SystemExit(supervisor.run())
 
 
@@ -51,7 +50,3 @@ def _show_metrics(bind: str, settings: Settings) -> None:
         serve(bind, settings.data_dir)
     except OSError as failed:
         raise Refused(f"{bind} cannot be bound: {failed.strerror}; set WORKER_METRICS_BIND to another address.") from None
-
-
-#: The last word is the name of the command, which lists of processes show.
-WORK_ALONE = ("-P", "-m", "worker", "work")

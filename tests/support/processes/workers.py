@@ -2,7 +2,6 @@
 
 import json
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 
-from bin.commands.installation.work import WORK_ALONE
+from bin.processes.workers import worker_command
 from runtime import wake_up_queue
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
@@ -80,7 +79,7 @@ class WorkerProcess:
     #: The module whose imports the forked worker shares; None for a worker that is not forked.
     imported: str | None = "tests.support.processes.imported_worker"
     # The words with which `run` starts a worker. `bin/riskrelay work` would double the time with its own checks.
-    command: tuple[str, ...] = (sys.executable, *WORK_ALONE)
+    command: tuple[str, ...] = tuple(worker_command(1))
     #: The message in its log after which a test continues.
     first_words = "worker started"
 
