@@ -23,12 +23,9 @@ from storage.db.models import (
     ComplianceRequestRow,
     DiagnosticRow,
     EvidenceCaptureRow,
-    GrantRow,
     InboundEmailRow,
     IntegrationSecretRow,
     PageResultRow,
-    ProjectRow,
-    ScanRunRow,
     TokenRow,
 )
 from storage.secrets.encrypted_columns import SHARED_SECRET
@@ -65,15 +62,6 @@ class SecretState:
     fingerprint: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class SampleIds:
-    """Ids for a sample request: a project that the user manages, any project of the account, the newest scan run."""
-
-    granted_project_id: int | None
-    project_id: int | None
-    scan_run_id: int | None
-
-
 def last_accepted() -> Mapping[InboundSource, datetime | None]:
     """Return when each source's newest stored submission arrived; None if nothing is stored."""
     # Each query reads the end of an index.
@@ -94,16 +82,6 @@ def live_platform_tokens(now: datetime) -> Mapping[str, int]:
     # Revoked tokens are not in the index, and expired ones are deleted after a time.
     live = TokenRow.select(TokenRow.abilities).where(TokenRow.kind == TokenKind.PLATFORM.value, is_live(now))
     return Counter(ability for token in live.limit(MAX_TOKENS) for ability in token.abilities)
-
-
-def sample_ids(user_id: int, account_id: int) -> SampleIds:
-    """Return the ids that the console puts into a user's sample requests."""
-    granted = GrantRow.select(GrantRow.project).where(GrantRow.user == user_id, GrantRow.project.is_null(False))
-    project = ProjectRow.select(fn.MIN(ProjectRow.id)).where(ProjectRow.account == account_id)
-    scan_run = ScanRunRow.select(fn.MAX(ScanRunRow.id))
-    columns = (granted.order_by(GrantRow.project).limit(1), project, scan_run)
-    [found] = Select((), columns).bind(database).tuples()
-    return SampleIds(*found)
 
 
 class SharedSecrets:

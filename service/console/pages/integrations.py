@@ -1,7 +1,6 @@
 """`/console/integrations`: each inbound source with its credential, and its last accepted and last rejected request."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -9,19 +8,18 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
-from schemas.intake.sources import InboundSource, Rejection, connected_status
+from schemas.intake.sources import Rejection, connected_status
 from schemas.settings.definitions import RouteFamily
 from service.api.intake.compliance import ComplianceWebhooksResource
 from service.api.intake.email import EmailWebhookResource
 from service.api.intake.scanner import ScannerResultsResource
 from service.api.intake.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
-from service.console import samples
 from service.console.layout import CONSOLE, ConsolePage
-from service.console.samples import SampleValues
 from service.console.sessions import ConsoleUser
+from storage.accounts import projects
 from storage.intake import rejections
 from storage.secrets import integrations
-from storage.secrets.integrations import MAX_TOKENS, Integration, SampleIds, SecretState, SharedSecrets
+from storage.secrets.integrations import MAX_TOKENS, Integration, SecretState, SharedSecrets
 
 
 class _Source(NamedTuple):
@@ -58,29 +56,16 @@ _UNKNOWN_BEARER: Final = "the token does not exist, was revoked or has expired"
 _AUTHORIZATION: Final = "/Authorization"
 
 
-@dataclass(frozen=True, slots=True)
-class IntegrationCard:
-    """A source for display; `commands` create a token if there is none."""
+class IntegrationCard(NamedTuple):
+    """A source for display; `enabling_setting` is the setting that enables its route, or None if the route is enabled."""
 
     kind: _Source
     enabling_setting: str | None
     secret: SecretState | None
     tokens: int
-    commands: Sequence[str]
     connected: str
     accepted_at: datetime | None
     rejection: Rejection | None
-    sample: str | None
-
-
-class _SourceState(NamedTuple):
-    """The stored state of all sources."""
-
-    secrets: Mapping[str, SecretState]
-    tokens: Mapping[str, int]
-    accepted: Mapping[InboundSource, datetime | None]
-    refused: Mapping[InboundSource, Rejection]
-    sample_ids: SampleIds
 
 
 class IntegrationsPage(ConsolePage):
@@ -91,70 +76,33 @@ class IntegrationsPage(ConsolePage):
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return a card for each source."""
-        found = _SourceState(
-            {state.name: state for state in SharedSecrets(self._settings, self._vault).states()},
-            integrations.live_platform_tokens(utc_now()),
-            integrations.last_accepted(),
-            rejections.last(),
-            integrations.sample_ids(user.principal.user_id, user.account_id),
-        )
-        values = self._sample_values(found.sample_ids)
+        secrets = {state.name: state for state in SharedSecrets(self._settings, self._vault).states()}
+        tokens = integrations.live_platform_tokens(utc_now())
+        accepted, rejected = integrations.last_accepted(), rejections.last()
         return {
-            "integrations": [self._card(kind, found, values, user.session.email) for kind in SOURCES],
+            "integrations": [
+                IntegrationCard(
+                    kind,
+                    _enabling_setting(kind.resource.family, self._settings.route_families),
+                    secrets[kind.integration.value] if kind.integration else None,
+                    tokens.get(kind.ability, 0) if kind.ability else 0,
+                    connected_status(accepted[kind.resource.source], rejected.get(kind.resource.source)),
+                    accepted[kind.resource.source],
+                    rejected.get(kind.resource.source),
+                )
+                for kind in SOURCES
+            ],
             "problem_text": _problem_text,
             "most_tokens": MAX_TOKENS,
-            "has_project": values is not None,
+            "has_project": bool(projects.list_page(user.account_id, 1)),
         }
 
-    def _card(self, kind: _Source, found: _SourceState, values: SampleValues | None, email: str) -> IntegrationCard:
-        resource, ability = kind.resource, kind.ability
-        is_served = resource.family in self._settings.route_families
-        tokens = found.tokens.get(ability, 0) if ability else 0
-        commands = _token_commands(email, ability, found.sample_ids) if ability and not tokens else ()
-        secret = found.secrets[kind.integration.value] if kind.integration else None
-        accepted_at, rejection = found.accepted[resource.source], found.refused.get(resource.source)
-        can_be_tried = is_served and (secret is None or secret.configured)
-        return IntegrationCard(
-            kind,
-            None if is_served else _enabling_setting(resource.family),
-            secret,
-            tokens,
-            commands,
-            connected_status(accepted_at, rejection),
-            accepted_at,
-            rejection,
-            _sample(kind, values, secret, commands) if values and can_be_tried else None,
-        )
 
-    def _sample_values(self, ids: SampleIds) -> SampleValues | None:
-        """Return the values for sample requests; None if there is no project."""
-        default = self._settings.default_project_id
-        project_id = ids.granted_project_id or ids.project_id or default
-        if project_id is None:
-            return None
-        # With a default project, any scan run is accepted; without one, the scan run must be registered.
-        run = 1 if default is not None or ids.scan_run_id is None else ids.scan_run_id
-        return SampleValues(self._settings.public_base_url, project_id, run)
-
-
-def _sample(kind: _Source, values: SampleValues, secret: SecretState | None, commands: Sequence[str]) -> str:
-    source, path = kind.resource.source, kind.resource.path
-    if secret is None:
-        return samples.with_token(source, path, values, commands)
-    return samples.with_secret(source, path, values, kind.variable, is_in_env=secret.source == "environment")
-
-
-def _enabling_setting(family: RouteFamily) -> str:
-    """Return the setting that enables a family of routes."""
+def _enabling_setting(family: RouteFamily, served: Container[RouteFamily]) -> str | None:
+    """Return the setting that enables a family of routes; None if it is already served."""
+    if family in served:
+        return None
     return "DEPLOYMENT_MODE=cloud" if family is RouteFamily.HANDOFFS else f"EXTRA_ROUTE_FAMILIES={family.value}"
-
-
-def _token_commands(email: str, ability: Ability, ids: SampleIds) -> tuple[str, ...]:
-    """Return the commands that create a token with an ability and, if necessary, grant a project to its user."""
-    create = samples.token_command(email, ability)
-    if ids.granted_project_id is not None or ids.project_id is None:
-        return (create,)
-    return (samples.grant_command(email, ids.project_id), create)
 
 
 def _problem_text(path: str, code: str) -> str:
