@@ -4,7 +4,7 @@ The template sets classes, and the style sheet defines their colors. Every non-z
 million deliveries still has a bar of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -53,27 +53,21 @@ DELIVERIES: Final = (Series("good", "delivered"), Series("bad", "failed attempts
 
 
 class Box(NamedTuple):
-    """A rectangle; y increases downwards."""
+    """A rectangle, such as the bar of a number; y increases downwards. `kind` is its class in the style sheet."""
 
+    kind: str
     x: float
     y: float
     width: float
     height: float
 
 
-class ChartBar(NamedTuple):
-    """The bar of one non-zero number in a column."""
-
-    kind: str
-    box: Box
-
-
 class ChartColumn(NamedTuple):
-    """One hour or day: its numbers as text, and a stack of bars. `slot` spans the whole height."""
+    """One hour or day: its numbers as text, and a bar for each number above zero. `slot` spans the whole height."""
 
     text: str
     slot: Box
-    bars: tuple[ChartBar, ...]
+    bars: tuple[Box, ...]
 
 
 class AxisLabel(NamedTuple):
@@ -85,24 +79,21 @@ class AxisLabel(NamedTuple):
     at: str = ""
 
 
-class ColumnChart(NamedTuple):
-    """A chart of columns in time, oldest on the left; each of the `ticks` has a line from `left` to `right`."""
-
-    width: int
-    height: int
-    left: float
-    right: float
-    columns: tuple[ChartColumn, ...]
-    ticks: tuple[AxisLabel, ...]
-    labels: tuple[AxisLabel, ...]
-
-
 class ChartedTrend(NamedTuple):
-    """Numbers by hour or day, oldest first, with their chart."""
+    """Numbers by hour or day, oldest first, with their stacked columns.
+
+    Each of the `ticks` has a line from `left` to `right`.
+    """
 
     series: Sequence[Series]
     stacks: Sequence[Stack]
-    chart: ColumnChart
+    columns: Sequence[ChartColumn]
+    ticks: Sequence[AxisLabel]
+    labels: Sequence[AxisLabel]
+    width: int = WIDTH
+    height: int = HEIGHT
+    left: int = _LEFT
+    right: int = WIDTH - _RIGHT
 
     @property
     def totals(self) -> list[int]:
@@ -122,51 +113,21 @@ def day_trend(days: Sequence[Stack], series: Sequence[Series]) -> ChartedTrend:
     Today and every fifth day before it have a label; in a chart of 90 days every 15th.
     """
     every = max(_LABEL_EVERY_DAYS, len(days) // _MAX_DAY_LABELS)
-    labeled = [(len(days) - 1 - number) % every == 0 for number in range(len(days))]
-    return ChartedTrend(series, days, _chart(days, series, "%d %b", labeled, is_hourly=False))
+    labeled = days[(len(days) - 1) % every :: every]
+    return _charted(days, series, "%d %b", {day.at: (f"{day.at.day} {day.at:%b}", "") for day in labeled})
 
 
 def hourly_attempts(hours: Sequence[DeliveryHour]) -> ChartedTrend:
     """Return the delivered and failed attempts of each hour (UTC)."""
-    stacks = _attempts(hours)
-    labeled = [stack.at.hour % _LABEL_EVERY_H == 0 for stack in stacks]
-    return ChartedTrend(DELIVERIES, stacks, _chart(stacks, DELIVERIES, "%H:%M UTC", labeled, is_hourly=True))
+    labeled = [hour.at for hour in hours if hour.at.hour % _LABEL_EVERY_H == 0]
+    return _charted(
+        _attempts(hours), DELIVERIES, "%H:%M UTC", {at: (f"{at:%H:%M}", f"{at:%Y-%m-%dT%H:%MZ}") for at in labeled}
+    )
 
 
 def daily_attempts(days: Sequence[DeliveryHour]) -> ChartedTrend:
     """Return the delivered and failed attempts of each day (UTC)."""
     return day_trend(_attempts(days), DELIVERIES)
-
-
-def _attempts(counted: Sequence[DeliveryHour]) -> list[Stack]:
-    return [Stack(each.at, (each.tally.delivered, each.tally.failed)) for each in counted]
-
-
-def _chart(
-    stacks: Sequence[Stack], series: Sequence[Series], time: str, labeled: Sequence[bool], *, is_hourly: bool
-) -> ColumnChart:
-    """Return stacked columns with their axes; the columns that are `labeled` have a label below."""
-    end = axis_end(max((sum(stack.numbers) for stack in stacks), default=0))
-    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(stacks))
-    labels = [
-        AxisLabel(
-            f"{stack.at:%H:%M}" if is_hourly else f"{stack.at.day} {stack.at:%b}",
-            round(_LEFT + (number + 0.5) * step, 1),
-            HEIGHT - 6,
-            f"{stack.at:%Y-%m-%dT%H:%MZ}" if is_hourly else "",
-        )
-        for number, stack in enumerate(stacks)
-        if labeled[number]
-    ]
-    return ColumnChart(
-        width=WIDTH,
-        height=HEIGHT,
-        left=_LEFT,
-        right=WIDTH - _RIGHT,
-        columns=tuple(_column(stack, series, time, _LEFT + number * step, step, end) for number, stack in enumerate(stacks)),
-        ticks=tuple(AxisLabel(count(value), _LEFT - 6, _y(value, end)) for value in _marks(end)),
-        labels=tuple(labels),
-    )
 
 
 def axis_end(most: int) -> int:
@@ -177,28 +138,44 @@ def axis_end(most: int) -> int:
     return next(end * power for end in _MAXIMA if end * power >= most)
 
 
-def _marks(end: int) -> tuple[int, ...]:
-    return (0, end) if end == 1 else (0, end // 2, end)
+def _attempts(counted: Sequence[DeliveryHour]) -> list[Stack]:
+    return [Stack(each.at, (each.tally.delivered, each.tally.failed)) for each in counted]
+
+
+def _charted(
+    stacks: Sequence[Stack], series: Sequence[Series], time: str, labels: Mapping[datetime, tuple[str, str]]
+) -> ChartedTrend:
+    """Return stacked columns with their axes; `labels` are the text and the time of the labels below columns."""
+    end = axis_end(max((sum(stack.numbers) for stack in stacks), default=0))
+    step = (WIDTH - _LEFT - _RIGHT) / max(1, len(stacks))
+    edges = [(_LEFT + number * step, stack) for number, stack in enumerate(stacks)]
+    marks = (0, end) if end == 1 else (0, end // 2, end)
+    return ChartedTrend(
+        series,
+        stacks,
+        [_column(stack, series, time, x, step, end) for x, stack in edges],
+        [AxisLabel(count(value), _LEFT - 6, _y(value, end)) for value in marks],
+        [
+            AxisLabel(labels[stack.at][0], round(x + step / 2, 1), HEIGHT - 6, labels[stack.at][1])
+            for x, stack in edges
+            if stack.at in labels
+        ],
+    )
 
 
 def _column(stack: Stack, series: Sequence[Series], time: str, x: float, step: float, end: int) -> ChartColumn:
     """Return the column that begins at `x`; `end` is the maximum of the axis."""
     left, width = round(x + step * (1 - _FILL) / 2, 1), round(step * _FILL, 1)
     ground = floor = _y(0, end)
-    bars: list[ChartBar] = []
+    bars: list[Box] = []
     for (kind, _), number in zip(series, stack.numbers, strict=True):
         if number:
-            bars.append(ChartBar(kind, _bar(number, end, left, width, floor)))
-            floor = bars[-1].box.y
+            height = max(_MIN_HEIGHT, round(ground - _y(number, end), 1))
+            floor = round(floor - height, 1)
+            bars.append(Box(kind, left, floor, width, height))
     numbers = ", ".join(f"{count(number)} {name}" for (_, name), number in zip(series, stack.numbers, strict=True))
-    slot = Box(round(x, 1), _TOP, round(step, 1), ground - _TOP)
+    slot = Box("slot", round(x, 1), _TOP, round(step, 1), ground - _TOP)
     return ChartColumn(f"{stack.at.strftime(time)}: {numbers}", slot, tuple(bars))
-
-
-def _bar(number: int, end: int, left: float, width: float, ground: float) -> Box:
-    """Return the bar for a non-zero number; `ground` is the y of its lower edge."""
-    height = max(_MIN_HEIGHT, round(_y(0, end) - _y(number, end), 1))
-    return Box(left, round(ground - height, 1), width, height)
 
 
 def _y(value: int, end: int) -> float:

@@ -89,10 +89,10 @@ class TargetPage(ConsolePage):
             "link": safe_link(target.base_url) if target.is_tracker else None,
             "inputs": setting_inputs(found, typed_settings(target.provider_settings)),
             "shown_fields": shown_fields(target),
-            "shown_options": {"signature": target.signature, "format": target.format, "events": " ".join(target.events)},
+            "shown_options": shown_options(target),
             "settings": list(shown_settings(target.provider_settings)),
             "at": now,
-            "attempts": charts.hourly_attempts(delivery_hours.hours(target.id, now)),
+            "hours": charts.hourly_attempts(delivery_hours.hours(target.id, now)),
             "waiting": queries.count_waiting(target.id, MAX_COUNTED + 1),
             "most": MAX_COUNTED,
             **_offered_windows(target.id, req.get_param("since"), now),
@@ -111,6 +111,11 @@ def shown_fields(target: Target) -> dict[str, str]:
     inputs = setting_inputs(PROVIDERS[target.provider_key], typed_settings(target.provider_settings))
     own = {"name": target.name, "base_url": target.shown_url, "max_per_minute": limit}
     return own | {each.name: each.value for each in inputs}
+
+
+def shown_options(target: Target) -> dict[str, str]:
+    """Return the options of a webhook as its form sends them back, with spaces between the events."""
+    return {"signature": target.signature, "format": target.format, "events": " ".join(target.events)}
 
 
 def _offered_windows(target_id: str, entered: str | None, now: datetime) -> dict[str, Any]:

@@ -37,11 +37,11 @@ def test_an_axis_ends_at_an_even_number(most: int, end: int) -> None:
 
 
 def bars(column: ChartColumn) -> dict[str, Box]:
-    return {bar.kind: bar.box for bar in column.bars}
+    return {bar.kind: bar for bar in column.bars}
 
 
 def test_failed_deliveries_are_stacked_on_successful_ones() -> None:
-    [column] = charts.hourly_attempts(hours(AttemptCounts(6, 2))).chart.columns
+    [column] = charts.hourly_attempts(hours(AttemptCounts(6, 2))).columns
     delivered, failed = bars(column)["good"], bars(column)["bad"]
     ground = column.slot.y + column.slot.height
     assert delivered.y + delivered.height == pytest.approx(ground)
@@ -53,7 +53,7 @@ def test_failed_deliveries_are_stacked_on_successful_ones() -> None:
 
 
 def test_one_failure_among_a_million_is_seen() -> None:
-    chart = charts.hourly_attempts(hours(AttemptCounts(1_000_000, 1), AttemptCounts())).chart
+    chart = charts.hourly_attempts(hours(AttemptCounts(1_000_000, 1), AttemptCounts()))
     failed = bars(chart.columns[0])["bad"]
     assert failed.height >= 2
     assert failed.y > 0
@@ -61,13 +61,13 @@ def test_one_failure_among_a_million_is_seen() -> None:
 
 
 def test_a_day_without_a_delivery_has_axes_all_the_same() -> None:
-    chart = charts.hourly_attempts(hours(*[AttemptCounts()] * 24)).chart
+    chart = charts.hourly_attempts(hours(*[AttemptCounts()] * 24))
     assert [tick.text for tick in chart.ticks] == ["0", "1"]
     assert [name.text for name in chart.labels] == ["12:00", "15:00", "18:00", "21:00", "00:00", "03:00", "06:00", "09:00"]
 
 
 def test_every_part_is_within_the_chart() -> None:
-    chart = charts.hourly_attempts(hours(*[AttemptCounts(number * 37, number % 5) for number in range(24)])).chart
+    chart = charts.hourly_attempts(hours(*[AttemptCounts(number * 37, number % 5) for number in range(24)]))
     parts = [part for column in chart.columns for part in (column.slot, *bars(column).values())]
     assert len(parts) > 60
     assert all(chart.left <= part.x and part.x + part.width <= chart.right + 0.1 for part in parts)
@@ -78,7 +78,7 @@ def test_every_part_is_within_the_chart() -> None:
 def test_days_have_a_label_every_five_days_back_from_today() -> None:
     days = [charts.Stack(NOW + timedelta(days=number), (number, 1, 0)) for number in range(12)]
     series = [charts.Series(kind, f"of {kind}") for kind in ("low", "high", "critical")]
-    chart = charts.day_trend(days, series).chart
+    chart = charts.day_trend(days, series)
     assert [label.text for label in chart.labels] == [f"{day.at.day} {day.at:%b}" for day in (days[1], days[6], days[11])]
     assert chart.columns[3].text.endswith(": 3 of low, 1 of high, 0 of critical")
     assert [bar.kind for bar in chart.columns[3].bars] == ["low", "high"]
