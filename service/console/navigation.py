@@ -6,7 +6,6 @@ database is unavailable, they are omitted; a page never fails because of its men
 
 import json
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -76,7 +75,7 @@ class Navigation:
     def __init__(self, checks: ReadinessChecks) -> None:
         self._checks = checks
         self._health: tuple[float, HealthLine, bool] | None = None
-        self._counts: OrderedDict[int, tuple[float, Mapping[str, int]]] = OrderedDict()
+        self._counts: dict[int, tuple[float, Mapping[str, int]]] = {}
 
     def menu(self, user: ConsoleUser, *, may_query: bool = True) -> Menu:
         """Return the user's menu; only from cached values unless it `may_query` the database."""
@@ -107,9 +106,9 @@ class Navigation:
             counts = menu_counts.count(user.account_id, utc_now())._asdict()
         except OUTAGES:
             return {}
+        if len(self._counts) >= _MAX_ACCOUNTS:
+            self._counts.clear()
         self._counts[user.account_id] = (time.monotonic(), counts)
-        if len(self._counts) > _MAX_ACCOUNTS:
-            self._counts.popitem(last=False)
         return counts
 
     def clear_counts(self, account_id: int) -> None:

@@ -204,8 +204,9 @@ def _fix_tags(fix: timedelta, before: timedelta | None) -> Iterator[tuple[str, s
 
 
 def _card_attention(card: HealthCard) -> Attention:
-    to_do = f"Run `{card.command}` on the server." if card.command else card.advice
-    return Attention(card.name, "", card.status.replace("_", " "), "bad", card.meaning, to_do, "/overview#health", "Checks")
+    return Attention(
+        card.name, "", card.status.replace("_", " "), "bad", card.meaning, card.advice, "/overview#health", "Checks"
+    )
 
 
 def _export_attention(account_id: int, counts: AccountCounts, due_age_s: float) -> Iterator[Attention]:

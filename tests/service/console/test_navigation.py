@@ -99,7 +99,7 @@ def test_counts_are_cached_until_their_user_changes_something(person: ConsoleBro
 def test_a_script_gets_the_counts_once_for_each_change(person: ConsoleBrowser, customer: Customer) -> None:
     first = person.get("/counts")
     assert first.headers["content-type"] == "application/json"
-    assert json.loads(first.text)["health"] == {"text": "No worker running", "tone": "warn"}
+    assert json.loads(first.text)["health"] == {"text": "Workers unavailable", "tone": "warn"}
     headers = {"Cookie": f"riskrelay_session={person.cookie}", "User-Agent": person.browser}
     same = person.client.simulate_get("/console/counts", headers={**headers, "If-None-Match": first.headers["etag"]})
     assert (same.status_code, same.text) == (304, "")
@@ -109,13 +109,13 @@ def test_a_script_gets_the_counts_once_for_each_change(person: ConsoleBrowser, c
     ("failed", "line"),
     [
         ({}, ("All systems ok", "good")),
-        ({"workers": "unavailable"}, ("No worker running", "warn")),
-        ({"disk": "low"}, ("Disk nearly full", "warn")),
-        ({"redis": "unavailable", "workers": "unavailable"}, ("Redis not responding and 1 more", "warn")),
+        ({"workers": "unavailable"}, ("Workers unavailable", "warn")),
+        ({"disk": "low"}, ("Disk low", "warn")),
+        ({"redis": "unavailable", "workers": "unavailable"}, ("Redis unavailable and 1 more", "warn")),
         ({"disk": "full"}, ("Disk full", "bad")),
-        ({"database": "unavailable", "schema": "unknown", "keys": "unknown"}, ("Database not responding", "bad")),
-        ({"schema": "not_current", "keys": "unknown"}, ("Schema out of date", "bad")),
-        ({"keys": "wrong"}, ("Wrong encryption keys", "bad")),
+        ({"database": "unavailable", "schema": "unknown", "keys": "unknown"}, ("Database unavailable", "bad")),
+        ({"schema": "not_current", "keys": "unknown"}, ("Schema not current", "bad")),
+        ({"keys": "wrong"}, ("Encryption keys wrong", "bad")),
     ],
 )
 def test_health_is_one_line(failed: dict[str, str], line: tuple[str, str]) -> None:
@@ -141,7 +141,7 @@ def test_a_schema_of_another_version_leaves_the_menu_without_counts(customer: Cu
     finally:
         execute("DELETE FROM schema_migrations WHERE id = 9999")
     assert (page.status_code, counts_in(page.text)) == (200, {})
-    assert health_in(page.text) == ("bad", "Schema out of date")
+    assert health_in(page.text) == ("bad", "Schema not current")
 
 
 def test_every_menu_entry_opens_a_page(person: ConsoleBrowser) -> None:
