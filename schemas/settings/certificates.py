@@ -82,8 +82,3 @@ def certificate_fingerprint(pair: str) -> str:
     if first is None:
         raise ValidationError(_NO_CERTIFICATE)
     return "sha256:" + hashlib.sha256(ssl.PEM_cert_to_DER_cert(first[0])).hexdigest()
-
-
-def count_certificates(text: str) -> int:
-    """Return the number of certificates in a text."""
-    return len(_CERTIFICATE.findall(text))

@@ -93,22 +93,18 @@ PLACES = {
         "PostgreSQL, host db.example.com, database risk",
     ),
     "a SQLite file": ("DATABASE_URL", "sqlite:////srv/risk.db", "SQLite, /srv/risk.db"),
-    "Redis": (
-        "REDIS_URL",
-        "redis://{w}:{w}p@redis.example.com:6380/2",
-        "Redis, host redis.example.com port 6380, database 2",
-    ),
+    "Redis": ("REDIS_URL", "redis://{w}:{w}p@redis.example.com:6380/2", "redis://***@redis.example.com:6380/2"),
     "Redis with TLS": (
         "REDIS_URL",
-        "rediss://:{w}@redis.example.com?ssl_certfile=/srv/{w}.pem",
-        "Redis with TLS, host redis.example.com port 6379",
+        "rediss://:{w}@redis.example.com?ssl_certfile=/srv/redis.pem",
+        "rediss://***@redis.example.com?ssl_certfile=/srv/redis.pem",
     ),
     "Redis behind Sentinels": (
         "REDIS_URL",
         "redis+sentinel://:{w}@one.example.com,two.example.com:26380/main",
-        "Redis, service main, Sentinel one.example.com port 26379, Sentinel two.example.com port 26380",
+        "redis+sentinel://***@one.example.com,two.example.com:26380/main",
     ),
-    "Sentry": ("SENTRY_DSN", "https://{w}:{w}s@sentry.example.com/{w}/42", "Sentry, host sentry.example.com, project 42"),
+    "Sentry": ("SENTRY_DSN", "https://{w}:{w}s@sentry.example.com/42", "https://***@sentry.example.com/42"),
 }
 
 
@@ -131,15 +127,15 @@ def test_of_the_alert_channels_only_the_mail_server_is_shown(customer: Customer,
     own = {"ALERT_WEBHOOK_SECRET": words["ALERT_WEBHOOK_SECRET"], "ALERTS": "target,disk"}
     smtp = f"smtps://{words['SMTP_URL']}:{words['SMTP_URL']}@mail.example.com"
     html = shown(customer, tmp_path, **urls, **mail, **own, SMTP_URL=smtp)
-    assert values(html)["SMTP_URL"] == "host mail.example.com, port 465, with a password"
+    assert values(html)["SMTP_URL"] == "host mail.example.com, port 465"
     assert values(html)["ALERTS"] == "disk,target"
     assert all(values(html)[name].startswith("configured") for name in chats)
     assert traces({"page": html.encode()}, [*words.values()]) == []
 
 
 @on_sqlite
-def test_an_embedded_redis_is_shown_as_embedded(customer: Customer, tmp_path: Path) -> None:
-    assert values(shown(customer, tmp_path))["REDIS_URL"].startswith("embedded, socket ")
+def test_an_embedded_redis_is_shown_by_its_socket(customer: Customer, tmp_path: Path) -> None:
+    assert values(shown(customer, tmp_path))["REDIS_URL"].startswith("unix://")
 
 
 @on_sqlite
@@ -165,7 +161,7 @@ def test_only_the_fingerprint_of_a_secret_is_shown(by_file: bool, customer: Cust
     for name, secret in secrets.items():
         assert vault.fingerprint(secret) in content[name]
         assert content[name].startswith("configured, ")
-    assert content["ENCRYPTION_KEYS"] == f"2 keys, {key_fingerprint(KEYS[0])}, {key_fingerprint(KEYS[1])}"
+    assert content["ENCRYPTION_KEYS"] == f"{key_fingerprint(KEYS[0])}, {key_fingerprint(KEYS[1])}"
     pieces = [*secrets.values(), *(key.decode() for key in KEYS), *changes["ENCRYPTION_KEYS"].split(",")]
     assert traces({"page": html.encode()}, pieces) == []
 
@@ -178,9 +174,7 @@ def test_a_secret_in_the_database_is_shown_as_overriding_the_environment(custome
     html = shown(customer, tmp_path)
     after = values(html)
     assert "set in the environment" in before["SCANNER_SHARED_SECRET"]
-    assert after["SCANNER_SHARED_SECRET"] == (
-        f"configured, {vault.fingerprint(WORD.format(7))}, set in the database (overrides the environment)"
-    )
+    assert after["SCANNER_SHARED_SECRET"] == (f"configured, {vault.fingerprint(WORD.format(7))}, set in the database")
     assert before["EMAIL_WEBHOOK_SECRET"] == after["EMAIL_WEBHOOK_SECRET"] == "not set"
     assert traces({"page": html.encode()}, [WORD.format(7)]) == []
 
