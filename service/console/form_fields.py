@@ -10,8 +10,8 @@ from schemas.base.errors import FieldProblem
 Fields = Mapping[str, str]
 Problems = Sequence[FieldProblem]
 
-#: The version of an export; a larger number does not fit into the column.
-VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
+#: Whole numbers of forms; a larger one does not fit into a column.
+_WHOLE_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 
 #: A path below the console with an optional query, as in our links.
 _PAGE_PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+(\?[!-\[\]-~]*)?")
@@ -28,6 +28,11 @@ def normalize_line_breaks(text: str) -> str:
 def entries_of(text: str) -> list[str]:
     """Return the entries of a field that has one entry per line."""
     return [each.strip() for each in normalize_line_breaks(text).split("\n") if each.strip()]
+
+
+def whole_number(text: str) -> int | None:
+    """Return the number in a text; None for any other text."""
+    return int(text) if _WHOLE_NUMBER.fullmatch(text) else None
 
 
 def safe_next(path: str) -> str:

@@ -22,7 +22,7 @@ from schemas.settings.definitions import RouteFamily, Settings
 from schemas.version import VERSION
 from service.api.health import ReadinessChecks
 from service.console import wording
-from service.console.form_fields import VERSION_NUMBER, Fields, Problems, by_path, safe_next
+from service.console.form_fields import Fields, Problems, by_path, safe_next, whole_number
 from service.console.navigation import Navigation
 from service.console.openid_connect import OpenIdConnect
 from service.console.permissions import require_permission
@@ -362,7 +362,7 @@ def _undo(req: falcon.Request, user: ConsoleUser | None) -> UndoForm | None:
     """Return the form that undoes the decision in the parameter `undo`; None without one, or if the user may not undo it."""
     export_id, _, version = (req.get_param("undo") or "").partition(".")
     path, page = f"/exports/{export_id}/restore", req.path.removeprefix(CONSOLE)
-    is_named = identifiers.is_id(identifiers.EXPORT, export_id) and VERSION_NUMBER.fullmatch(version)
+    is_named = identifiers.is_id(identifiers.EXPORT, export_id) and whole_number(version)
     if user is None or not is_named or not user.may(path):
         return None
     if page == f"/exports/{export_id}":

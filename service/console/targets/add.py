@@ -64,7 +64,7 @@ class AddTargetPage(FormPage):
         settings = settings_in(found, form) if found else {}
         members = {"provider_key": key, "provider_settings": settings, **text_members(form), **limit_member(form)}
         request: TargetRequest = read_checked(TargetForm(), members)
-        secret = checked_secret(form, self._vault, is_token=key in TRACKERS) if form.get("secret") else None
+        secret = checked_secret(form, self._vault) if form.get("secret") else None
         engine.release()
         self._operations.targets.require_safe(request, user.account_id)
         with engine.transaction():

@@ -5,33 +5,25 @@ connect or deliver require an account that may use webhook targets.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from runtime.clock import utc_now
-from schemas.base.errors import (
-    FieldProblem,
-    NoEncryptionKey,
-    ServiceUnavailable,
-    ValidationFailed,
-    WebhooksForbidden,
-    WrongEncryptionKey,
-)
+from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WebhooksForbidden, WrongEncryptionKey
 from schemas.base.fields import problem
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.content_policy.checked_form import read_checked
-from schemas.settings.parsers import MIN_SECRET_BYTES
 from schemas.settings.secret_text import SecretFault, secret_from
 from schemas.targets.forms import TargetEditForm
 from schemas.targets.providers import PROVIDERS
-from schemas.targets.target import MAX_PER_MINUTE, RESUMABLE, Target, TargetEdit
+from schemas.targets.target import RESUMABLE, Target, TargetEdit
 from schemas.targets.validations import PASSED
 from schemas.url_policy.credentials import masked
-from service.console.form_fields import Fields, Problems, normalize_line_breaks
+from service.console.form_fields import Fields, Problems, normalize_line_breaks, whole_number
 from service.console.layout import Action, PageAction, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
-from service.console.targets.pages import TARGET, TargetPage, shown_fields
-from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in, target_texts
+from service.console.targets.pages import TARGET, TargetPage, shown_fields, shown_options
+from service.console.targets.provider_settings import PREFIX, by_setting, setting_inputs, settings_in, target_texts
 from service.operations.wiring import Operations
 from storage.db import engine
 from storage.secrets.key_check import check_keys
@@ -44,8 +36,10 @@ _SHOWN: Final = "shown."
 _log: Final = logging.getLogger(__name__)
 
 
-class TargetAction(Action):
+class TargetAction(PageAction):
     """A form on the page of a target; requires an account that may use webhook targets."""
+
+    page = TargetPage
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Change the target and redirect to its page. Raises WebhooksForbidden, TargetNotFound, and what `change` raises."""
@@ -56,12 +50,6 @@ class TargetAction(Action):
     def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Change the target, and return the key of the notice."""
         raise NotImplementedError
-
-
-class TargetPageAction(TargetAction, PageAction):
-    """A form of a target; if it is refused, the page of the target shows it again."""
-
-    page = TargetPage
 
 
 class StopTarget(Action):
@@ -80,7 +68,7 @@ class StopTarget(Action):
         return Redirect(f"/targets/{ids['target_id']}", self._DONE[self._verb])
 
 
-class ResumeTarget(TargetPageAction):
+class ResumeTarget(TargetAction):
     """Resumes a target if the URL policy allows its address."""
 
     path = f"{TARGET}/resume"
@@ -116,7 +104,7 @@ class PingTarget(TargetAction):
         return "pinged" if self._operations.targets.ping(target.id, user.principal).delivered else "ping_failed"
 
 
-class SetTargetSecret(TargetPageAction):
+class SetTargetSecret(TargetAction):
     """Sets a target's own signing secret, or a tracker's token; afterwards no page or command shows it."""
 
     path = f"{TARGET}/secret"
@@ -124,12 +112,12 @@ class SetTargetSecret(TargetPageAction):
     def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Encrypt and store the secret. Raises ValidationFailed, ServiceUnavailable."""
         # The first secret activates an inactive target; from then on workers connect to it.
-        secret = checked_secret(form, self._vault, is_token=target.is_tracker)
+        secret = checked_secret(form, self._vault)
         self._operations.targets.set_secret(target.id, secret, self._vault, user.principal)
         return try_token(self._operations, target.id, user) if target.is_tracker else "secret_set"
 
 
-class EditTarget(TargetPageAction):
+class EditTarget(TargetAction):
     """Changes a target's name, URL, settings and rate limit."""
 
     path = f"{TARGET}/edit"
@@ -138,22 +126,23 @@ class EditTarget(TargetPageAction):
 
     def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Check a new URL and change the target. Raises ValidationFailed."""
-        form = _with_current(form, target)
-        members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
-        if members.get("base_url") == target.shown_url:
-            # Do not submit an unchanged URL. It may be from an earlier version, with a credential that the form has masked.
-            del members["base_url"]
-        if target.is_tracker:
-            settings = settings_in(PROVIDERS[target.provider_key], form, target.provider_settings)
-            members |= {} if settings == target.provider_settings else {"provider_settings": settings}
+        changed = _changed(form, shown_fields(target))
+        members: dict[str, Any] = text_members(changed)
+        if "max_per_minute" in changed:
+            members |= {"max_per_minute": None, **limit_member(changed)}
+        if any(name.startswith(PREFIX) for name in changed):
+            members["provider_settings"] = settings_in(PROVIDERS[target.provider_key], {**shown_fields(target), **changed})
+        return self._edit(user, target, members) if members else "target_edited"
+
+    def _edit(self, user: ConsoleUser, target: Target, members: Mapping[str, Any]) -> str:
         edit: TargetEdit = read_checked(TargetEditForm(), members)
         self._operations.targets.require_safe_edit(target.id, edit, user.principal)
         self._operations.targets.edit(target.id, edit, user.principal)
         self._operations.wake_workers()
-        changed = self._operations.targets.get(target.id, user.principal)
-        if target.has_secret and not changed.has_secret:
+        edited = self._operations.targets.get(target.id, user.principal)
+        if target.has_secret and not edited.has_secret:
             return "token_erased"
-        if changed.is_tracker and changed.has_secret and (edit.base_url or edit.provider_settings is not None):
+        if edited.is_tracker and edited.has_secret and (edit.base_url or edit.provider_settings is not None):
             return try_token(self._operations, target.id, user)
         return "target_moved" if edit.base_url else "target_edited"
 
@@ -180,7 +169,7 @@ class RemoveTarget(Action):
         return Redirect("/targets", "target_removed")
 
 
-class SetWebhookOptions(TargetPageAction):
+class SetWebhookOptions(TargetAction):
     """Changes the signature, the events and the format of a webhook's deliveries."""
 
     path = f"{TARGET}/webhook"
@@ -188,13 +177,12 @@ class SetWebhookOptions(TargetPageAction):
 
     def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Change the target. Raises ValidationFailed."""
-        members: dict[str, Any] = {name: form[name] for name in ("signature", "format") if name in form}
         if "has_events" in form:
-            members["events"] = [each for each in ALL_EVENTS if f"event_{each}" in form]
-        # Do not submit options that the user left unchanged: another user may have changed them since the form was shown.
-        left = {name for name, value in members.items() if form.get(f"{_SHOWN}{name}") == _option_text(value)}
-        if not left or left < members.keys():
-            changed = {name: value for name, value in members.items() if name not in left}
+            form = {**form, "events": " ".join(each for each in ALL_EVENTS if f"event_{each}" in form)}
+        changed: dict[str, Any] = _changed(form, shown_options(target))
+        if "events" in changed:
+            changed["events"] = changed["events"].split()
+        if changed:
             self._operations.targets.edit(target.id, read_checked(TargetEditForm(), changed), user.principal)
             self._operations.wake_workers()
         return "target_edited"
@@ -204,7 +192,7 @@ class SetWebhookOptions(TargetPageAction):
         return {**super().refused(form, problems, **ids), "shown_options": _shown(form)}
 
 
-class SetHeader(TargetPageAction):
+class SetHeader(TargetAction):
     """Sets a header of a webhook's deliveries; afterwards no page or command shows its value."""
 
     path = f"{TARGET}/header"
@@ -232,7 +220,7 @@ class RemoveHeader(TargetAction):
         return "header_removed"
 
 
-class SetStandardSecret(TargetPageAction):
+class SetStandardSecret(TargetAction):
     """Sets the Standard Webhooks secret of a webhook; afterwards no page or command shows it."""
 
     path = f"{TARGET}/standard-secret"
@@ -248,23 +236,18 @@ class SetStandardSecret(TargetPageAction):
         return "standard_secret_set"
 
 
-def _option_text(value: str | Sequence[str]) -> str:
-    """Return the value of an option as the text of its hidden field."""
-    return value if isinstance(value, str) else " ".join(value)
-
-
 def _shown(form: Fields) -> dict[str, str]:
     """Return the values that the form originally showed, by field name."""
     return {name.removeprefix(_SHOWN): text for name, text in form.items() if name.startswith(_SHOWN)}
 
 
-def _with_current(form: Fields, target: Target) -> dict[str, str]:
-    """Return the form of a target; unchanged fields get their current value, which another user may have changed."""
-    current = shown_fields(target)
-    shown = {name: normalize_line_breaks(form[f"{_SHOWN}{name}"]) for name in current if f"{_SHOWN}{name}" in form}
+def _changed(form: Fields, current: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields that the user changed; another user may have changed the `current` values of the others."""
+    shown = {**current, **_shown(form)}
     return {
-        **form,
-        **{name: current[name] for name, text in shown.items() if normalize_line_breaks(form.get(name, "")) == text},
+        name: form[name]
+        for name in current
+        if name in form and normalize_line_breaks(form[name]) != normalize_line_breaks(shown[name])
     }
 
 
@@ -307,20 +290,17 @@ def limit_member(form: Fields) -> dict[str, Any]:
     entered = form.get("max_per_minute", "").strip()
     if not entered:
         return {}
-    # A number with more digits than any limit stays text, which the API's form refuses.
-    is_number = entered.isascii() and entered.isdecimal() and len(entered) <= len(str(MAX_PER_MINUTE))
-    return {"max_per_minute": int(entered) if is_number else entered}
+    number = whole_number(entered)
+    # The API's form refuses a text.
+    return {"max_per_minute": entered if number is None else number}
 
 
-def checked_secret(form: Fields, vault: Vault, *, is_token: bool) -> str:
-    """Return the submitted secret of a webhook, or token of a tracker, which only the tracker can generate.
+def checked_secret(form: Fields, vault: Vault) -> str:
+    """Return the submitted secret of a webhook, or token of a tracker.
 
     Raises ValidationFailed, and ServiceUnavailable if ENCRYPTION_KEYS are not the keys of this installation.
     """
     secret = secret_from(form.get("secret", ""))
-    if secret is SecretFault.TOO_SHORT and is_token:
-        message = f"A token must have at least {MIN_SECRET_BYTES} bytes. Nothing was changed."
-        raise ValidationFailed(FieldProblem("/secret", secret.value, message))
     if isinstance(secret, SecretFault):
         raise ValidationFailed(problem("/secret", secret.value))
     require_keys(vault)

@@ -3,17 +3,16 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from schemas.base.errors import FieldProblem
 from schemas.targets.providers import PROVIDERS, Provider, setting_from
-from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks
+from service.console.form_fields import Fields, Problems, entries_of
 
-_PREFIX: Final = "setting."
+#: The prefix of the names of these fields.
+PREFIX: Final = "setting."
 #: The index of a list entry at the end of a problem's path.
 _LIST_INDEX: Final = re.compile(r"/[0-9]+$")
-_NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Optional settings that the form shows at once; the others are folded.
 _SHOWN_AT_ONCE: Final = frozenset({"labels"})
 _LABELS: Final[Mapping[str, str]] = {"api_base": "Address of the API", "on_fixed": "When the ticket is fixed"}
@@ -54,18 +53,14 @@ def target_texts() -> dict[str, str]:
     return {"name": "Name", "base_url": "URL", **settings, "max_per_minute": "Deliveries per minute"}
 
 
-def settings_in(provider: Provider, form: Fields, stored: Mapping[str, Any] = _NONE) -> dict[str, Any]:
-    """Return the settings of a form as the API accepts them; empty fields are omitted.
-
-    If a text is unchanged, the `stored` value is kept, even if it has characters that the form would change.
-    """
+def settings_in(provider: Provider, form: Fields) -> dict[str, Any]:
+    """Return the settings of a form as the API accepts them; empty fields are omitted."""
     found: dict[str, Any] = {}
     for name, schema in provider.settings_schema["properties"].items():
-        of_parts = stored.get(name, _NONE) if "properties" in schema else _NONE
         for part, inner in schema.get("properties", {}).items():
-            if (value := _value(form.get(f"{_PREFIX}{name}.{part}", ""), inner, of_parts.get(part))) is not None:
+            if (value := _value(form.get(f"{PREFIX}{name}.{part}", ""), inner)) is not None:
                 found.setdefault(name, {})[part] = value
-        if (value := _value(form.get(f"{_PREFIX}{name}", ""), schema, stored.get(name))) is not None:
+        if (value := _value(form.get(f"{PREFIX}{name}", ""), schema)) is not None:
             found[name] = value
     return found
 
@@ -75,11 +70,8 @@ def by_setting(problems: Problems) -> list[FieldProblem]:
     return [replace(each, path=_LIST_INDEX.sub("", each.path)) for each in problems]
 
 
-def _value(text: str, schema: Mapping[str, Any], stored: Any) -> Any:
+def _value(text: str, schema: Mapping[str, Any]) -> Any:
     """Return the value of a field, or None if the field is empty."""
-    text = normalize_line_breaks(text)
-    if stored is not None and text == normalize_line_breaks(_typed(stored)):
-        return stored
     texts = entries_of(text) if schema.get("type") == "array" else [text.strip()]
     return setting_from(schema, texts) if any(texts) else None
 
@@ -89,9 +81,9 @@ def typed_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     typed: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            typed |= {f"{_PREFIX}{name}.{part}": _typed(each) for part, each in value.items()}
+            typed |= {f"{PREFIX}{name}.{part}": _typed(each) for part, each in value.items()}
         else:
-            typed[f"{_PREFIX}{name}"] = _typed(value)
+            typed[f"{PREFIX}{name}"] = _typed(value)
     return typed
 
 
@@ -104,7 +96,7 @@ def shown_settings(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the label and the text of each stored setting."""
     in_one_line = {name: ", ".join(value) if isinstance(value, list) else value for name, value in settings.items()}
     for name, text in typed_settings(in_one_line).items():
-        yield _label(name.removeprefix(_PREFIX)), text
+        yield _label(name.removeprefix(PREFIX)), text
 
 
 def _inputs(name: str, schema: Mapping[str, Any], typed: Mapping[str, str], *, is_required: bool) -> Iterator[SettingInput]:
@@ -119,12 +111,12 @@ def _inputs(name: str, schema: Mapping[str, Any], typed: Mapping[str, str], *, i
 def _input(name: str, schema: Mapping[str, Any], typed: Mapping[str, str]) -> SettingInput:
     kind = "choice" if "enum" in schema else {"array": "list", "integer": "number"}.get(schema["type"], "text")
     return SettingInput(
-        name=f"{_PREFIX}{name}",
+        name=f"{PREFIX}{name}",
         label=_label(name),
         description=schema["description"],
         kind=kind,
         path=f"/provider_settings/{name.replace('.', '/')}",
-        value=typed.get(f"{_PREFIX}{name}", ""),
+        value=typed.get(f"{PREFIX}{name}", ""),
         choices=tuple(schema.get("enum", ())),
         max_length=schema.get("maxLength"),
     )

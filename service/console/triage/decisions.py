@@ -20,7 +20,7 @@ from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import CHANGED
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
-from service.console.form_fields import VERSION_NUMBER, Fields, Problems, entries_of, normalize_line_breaks, safe_next
+from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks, safe_next, whole_number
 from service.console.layout import CONSOLE, Action, ConsolePage, Content, FormPage, PageAction, PageLayout, Redirect
 from service.console.preferences import store_shortcuts, store_target
 from service.console.sessions import ConsoleUser
@@ -34,7 +34,6 @@ EXPORT: Final = f"{CONSOLE}/exports/{{export_id}}"
 _NEWEST_ENTRIES: Final = 20
 #: The field of a form whose page showed a snoozed ticket.
 _WAS_SNOOZED: Final = "was_snoozed"
-_SEVERITY_LABELS: Final = frozenset(f"severity:{each}" for each in SEVERITIES)
 
 
 class ExportAction(Action):
@@ -120,14 +119,6 @@ class FormDecision(ExportAction, PageAction):
         super().__init__(layout)
         self.page = page
 
-    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
-        """Decide as `ExportAction` does; if the export is no longer prepared, its page has no form to show the problems."""
-        try:
-            return super().act(user, form, **ids)
-        except ValidationFailed:
-            _prepared(ids["export_id"], user)
-            raise
-
     def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the refused form with the entered texts; sent again, it still leads to the next ticket of its list."""
         return {**super().refused(form, problems, **ids), "then": safe_next(form.get("then", ""))}
@@ -159,11 +150,8 @@ class Restore(ExportAction):
 
     def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Restore the export. Raises Conflict for an undo of a decision that is not the latest one."""
-        version = form.get("version", "")
-        if version and not VERSION_NUMBER.fullmatch(version):
-            raise ValidationFailed(problem("/version", "invalid_type"))
         try:
-            return self._operations.exports.restore(export_id, user.principal, int(version) if version else None)
+            return self._operations.exports.restore(export_id, user.principal, whole_number(form.get("version", "")))
         except ValidationFailed as failed:
             if CHANGED in {each.code for each in failed.problems}:
                 raise Conflict("The ticket changed after the decision that you want to undo; nothing was undone.") from None
@@ -241,7 +229,7 @@ class EditPage(FormPage):
         digest = form.get("ticket_digest") or None
         is_stale = digest not in {None, export.ticket_digest}
         # If a form is sent twice, the second one has an old digest, but the ticket already has the entered texts.
-        if changed := _changed(_parts(form), export.ticket, is_stale=is_stale):
+        if changed := _changed(_parts(form), export.ticket):
             edit: Edit = read_checked(EditForm(), {**changed, "ticket_digest": digest})
             if is_stale:
                 raise ValidationFailed(problem("/ticket_digest", "ticket_changed"))
@@ -304,18 +292,10 @@ def _parts(form: Fields) -> dict[str, Any]:
     return {**lines, "labels": entries_of(lines["labels"])}
 
 
-def _changed(parts: Mapping[str, Any], ticket: Mapping[str, Any], *, is_stale: bool) -> dict[str, Any]:
+def _changed(parts: Mapping[str, Any], ticket: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a form that the user changed; the other parts of the ticket stay exactly as they are.
 
     A ticket that RiskRelay wrote may have parts that no form accepts, such as a text that its facts made too long.
     """
     shown = _parts({**ticket, "labels": "\n".join(ticket.get("labels") or ())})
-    changed = {name: part for name, part in parts.items() if part != shown[name]}
-    if is_stale and [_with_severity(each, parts["severity"]) for each in parts["labels"]] == shown["labels"]:
-        # The form was sent before, and the severity's label was changed with the severity.
-        changed.pop("labels", None)
-    return changed
-
-
-def _with_severity(label: str, severity: str) -> str:
-    return f"severity:{severity}" if label in _SEVERITY_LABELS else label
+    return {name: part for name, part in parts.items() if part != shown[name]}

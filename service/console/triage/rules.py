@@ -24,9 +24,8 @@ from schemas.triage.approval_rules import (
     RuleRequest,
     StoppedReason,
 )
-from schemas.triage.export_filter import PROJECT_ID
 from service.console.choices import offered_projects, offered_targets
-from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks
+from service.console.form_fields import Fields, Problems, entries_of, whole_number
 from service.console.layout import CONSOLE, Action, ConsolePage, Content, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import REASONS, SOURCES
@@ -123,7 +122,7 @@ class NewRulePage(_RuleFormPage):
 
     def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
         """Add the rule. Raises ValidationFailed."""
-        request: RuleRequest = read_checked(RuleForm(), _body(form, None))
+        request: RuleRequest = read_checked(RuleForm(), _body(form))
         self._operations.approval_rules.create(request, user.principal)
         return _SAVED
 
@@ -147,7 +146,7 @@ class RulePage(_RuleFormPage):
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Change the rule. Raises NotFound, ValidationFailed."""
         rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
-        change: RuleChange = read_checked(RuleChangeForm(), _body(form, rule))
+        change: RuleChange = read_checked(RuleChangeForm(), _body(form))
         # If a form is sent twice, the second one has an old digest, but the rule already has the entered values.
         is_stale = form.get("digest", "") not in {"", _digest(rule)}
         if is_stale and (change.name, change.match, change.action) != (rule.name, rule.match, rule.action):
@@ -211,32 +210,24 @@ def _action_words(action: RuleAction, targets: Mapping[str, str]) -> str:
     return f"Label {', '.join(action.labels or ())}"
 
 
-def _body(form: Fields, rule: ApprovalRule | None) -> dict[str, Any]:
-    """Return a form as the API's body; `rule` is None for a new rule. An account without targets sends no target id."""
+def _body(form: Fields) -> dict[str, Any]:
+    """Return a form as the API's body. An account without targets sends no target id."""
     match: dict[str, Any] = {name: form[name].strip() for name in _MATCH_FIELDS if form.get(name, "").strip()}
-    # Other texts, such as more digits than Python converts, stay texts, which the API's form refuses.
-    if PROJECT_ID.fullmatch(match.get("project_id", "")):
-        match["project_id"] = int(match["project_id"])
+    if "project_id" in match:
+        # The API's form refuses a text that is no number.
+        match["project_id"] = whole_number(match["project_id"]) or match["project_id"]
     sources = [name.removeprefix(_SOURCE_PREFIX) for name in form if name.startswith(_SOURCE_PREFIX)]
     kind = form.get("type", "")
     members: dict[str, dict[str, Any]] = {
         "approve": {"target_id": form.get("target_id", "")},
         "dismiss": {"reason": form.get("reason", "")},
-        "label": {"labels": _labels(form, rule)},
+        "label": {"labels": entries_of(form.get("labels", ""))},
     }
     return {
         "name": form.get("name", ""),
         "match": {**match, **({"sources": sources} if sources else {})},
         "action": {"type": kind, **members.get(kind, {})},
     }
-
-
-def _labels(form: Fields, rule: ApprovalRule | None) -> list[str]:
-    """Return the labels of a form; unchanged labels are kept even if they have characters that the form would change."""
-    text = normalize_line_breaks(form.get("labels", ""))
-    if rule is not None and rule.action.labels and text == normalize_line_breaks(_typed(rule)["labels"]):
-        return list(rule.action.labels)
-    return entries_of(text)
 
 
 def _typed(rule: ApprovalRule) -> dict[str, str]:

@@ -79,16 +79,6 @@ def test_a_rule_is_created_described_changed_and_removed(
 
 
 @on_sqlite
-def test_labels_that_are_not_changed_stay_whatever_characters_they_have(decider: ConsoleBrowser, customer: Customer) -> None:
-    labels = ("a, b", "c\nd", " e ")
-    made = make_rule(customer, RuleAction(RuleActionType.LABEL, labels=labels))
-    fields = shown_fields(decider.get(f"/rules/{made.id}"), f"/rules/{made.id}")
-    assert decider.post(f"/rules/{made.id}", **{**fields, "name": "Other"}).status_code == 303
-    [rule] = stored(customer)
-    assert (rule.name, rule.action.labels) == ("Other", labels)
-
-
-@on_sqlite
 def test_a_test_shows_what_a_rule_would_have_matched(
     decider: ConsoleBrowser, customer: Customer, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
