@@ -1,6 +1,5 @@
 """Decisions on many tickets: a summary before the decision, the results after it, and the progress of a job."""
 
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
@@ -19,7 +18,7 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import MAX_REFERENCES, BulkDecision, BulkDecisionForm, BulkRequest, DecisionResult
 from schemas.triage.bulk_jobs import BulkJobStatus, CountDiffers
 from service.console.choices import MAX_TARGETS
-from service.console.form_fields import Fields, by_path, normalize_line_breaks, safe_next
+from service.console.form_fields import Fields, by_path, normalize_line_breaks, safe_next, whole_number
 from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, RefusedForm
 from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, store_target
@@ -30,12 +29,12 @@ from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
 from service.console.triage.ticket_view import REASONS, chosen_target
 from service.console.wording import count, word
+from service.http.error_responses import STATUS
 from storage.accounts import projects
 from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
 from storage.targets import summaries
-from storage.targets.summaries import TargetSummary
 
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
 #: Placeholder for the `ids` of a job, whose form needs only the decision.
@@ -45,7 +44,6 @@ _CODE_SEPARATOR: Final = "."
 #: Some servers and proxies accept no request line longer than 4 KB. If a result's address exceeds this, it omits the list's
 #: filters.
 _MAX_ADDRESS: Final = 3500
-_COUNT: Final = re.compile("[0-9]{1,3}")
 #: Maximum number of titles in the summary of all matching tickets.
 FEW_TITLES: Final = 10
 
@@ -101,7 +99,7 @@ class _BulkForm(ConsoleRoute):
     def listed(self, form: Fields, user: ConsoleUser) -> TicketList:
         """Return the list in which the user made the selection."""
         params = dict(parse_qsl(urlsplit(self.then(form)).query))
-        return read_list(params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
+        return read_list(params, self._list_path, _VIEWS[self._list_path], user, utc_now())
 
     def then(self, form: Fields) -> str:
         """Return the list's address. Raises ValidationFailed for the path of another list.
@@ -113,32 +111,11 @@ class _BulkForm(ConsoleRoute):
             raise ValidationFailed(problem("/then", "not_allowed", self._list_path))
         return path
 
-    def project_ids(self, listed: TicketList, form: Fields, user: ConsoleUser) -> set[int | None]:
-        """Return the projects of the selected tickets, for which an approval stores the target; none for other decisions."""
-        if _action(form) != "approve":
-            return set()
-        if form.get("all") != "yes":
-            return {each.project_id for each in _decidable("approve", _picked(form), listed, user)}
-        return _projects_of_all(listed, _count_by_project(listed))
-
-    def span(self, listed: TicketList, number: int, counted: Mapping[str, int], user: ConsoleUser) -> str:
-        """Return a text about the projects of all matching tickets: one name or their number; "" if none has a project."""
-        chosen = listed.query.project_ids
-        ids = [int(each) for each in counted if not chosen or int(each) in chosen]
-        others = 0 if chosen else number - sum(counted.values())
-        if number > export_list.MAX_FACETED and len(chosen) != 1:
-            return f"Projects: at least {count(len(ids))}" if ids else ""
-        rest = f", and {count(others)} {'ticket' if others == 1 else 'tickets'} without a project" if others > 0 else ""
-        if len(ids) > 1:
-            return f"Projects: {count(len(ids))}{rest}"
-        return "".join(f"Project: {each.name}{rest}" for each in projects.list_page(user.account_id, 1, visible=ids))
-
     def summary(self, req: falcon.Request, user: ConsoleUser, form: Fields) -> dict[str, Any]:
         """Return the variables of the summary page. Raises ValidationFailed, Forbidden."""
         action = _action(form)
         listed = self.listed(form, user)
-        is_all = form.get("all") == "yes"
-        picked, span = _picked(form), ""
+        is_all, picked = form.get("all") == "yes", _picked(form)
         if is_all and user.principal.projects is not None:
             raise Forbidden("To decide on all that match, you need a role in the whole account. Select tickets instead.")
         if is_all:
@@ -147,14 +124,11 @@ class _BulkForm(ConsoleRoute):
                 raise ValidationFailed(problem("/filter", "too_many_matches", f"{export_list.MAX_COUNTED:,}"))
             by_severity = export_list.count_by_severity(listed.query)
             titles = export_list.list_page(listed.query, listed.sort, FEW_TITLES)
-            counted = _count_by_project(listed)
-            span, project_ids = self.span(listed, number, counted, user), _projects_of_all(listed, counted)
+            project_ids = _projects_of_all(listed)
         else:
             titles = _decidable(action, picked, listed, user)
             number, by_severity = len(titles), Counter(each.severity for each in titles)
             project_ids = {each.project_id for each in titles}
-            named = len(project_ids - {None})
-            span = f"Projects: {count(named)}" if named > 1 else ""
         offered = summaries.list_approvable(user.account_id, MAX_TARGETS) if action == "approve" else []
         last = form.get("target_id") or last_target_id(req, project_ids)
         return {
@@ -168,7 +142,7 @@ class _BulkForm(ConsoleRoute):
             "most_counted": export_list.MAX_FACETED,
             "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
             "titles": titles,
-            "span": span,
+            "projects": projects.list_page(user.account_id, visible=[each for each in project_ids if each is not None]),
             "meaning": _MEANINGS[action],
             "list_path": self._list_path,
             "then": self.then(form),
@@ -197,35 +171,38 @@ class DecideSelection(_BulkForm, ConsolePage):
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the result from the address; a reload shows it again and decides nothing."""
-        listed = read_list(req.params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
+        listed = read_list(req.params, self._list_path, _VIEWS[self._list_path], user, utc_now())
         return {
             # An address without a query contains no result; the user may have shortened it.
             "done": _DONE[_action(req.params)] if req.params else "decided",
-            "changed": _number(req.params, "changed"),
-            "skipped": _number(req.params, "skipped"),
+            "changed": whole_number(str(req.params.get("changed"))) or 0,
+            "skipped": whole_number(str(req.params.get("skipped"))) or 0,
             "left_out": _left_out(str(req.params.get("left_out", "")), user),
             "then": listed.address.href(),
         }
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
         """Decide, or show the summary again with the reasons of the refusal."""
-        # Read now: after the decision, the list no longer contains the tickets.
-        project_ids = self.project_ids(self.listed(form, user), form, user)
         try:
             decision = self._decide(resp, user, form)
         except (ValidationFailed, CountDiffers) as failed:
             content = self.summary(req, user, form)
-            problems, resp.status = failed.problems, falcon.HTTP_422
-            if isinstance(failed, CountDiffers):
-                differs = f"{content['number_text']} match now: check them, then decide again."
-                problems, resp.status = (FieldProblem("/expected_count", failed.code, differs),), falcon.HTTP_409
+            differs = FieldProblem("/expected_count", failed.code, f"{content['number_text']} match now: check them.")
+            problems = failed.problems or (differs,)
+            resp.status = falcon.code_to_http_status(STATUS[failed.code])
             again = RefusedForm(self.verb, form, by_path(problems))
             self._layout.render(req, resp, "review.html", {**content, "refused": again}, user)
             return
         self._operations.wake_workers()
         self._layout.navigation.clear_counts(user.account_id)
         if decision.target_id is not None:
-            store_target(req, resp, self._layout.gate, decision.target_id, project_ids)
+            store_target(req, resp, self._layout.gate, decision.target_id, self._project_ids(form, user))
+
+    def _project_ids(self, form: Fields, user: ConsoleUser) -> set[int | None]:
+        """Return the projects of the selected tickets."""
+        if form.get("all") == "yes":
+            return _projects_of_all(self.listed(form, user))
+        return {each.project_id for each in queries.list_named([*_picked(form)], user.account_id)}
 
     def _decide(self, resp: falcon.Response, user: ConsoleUser, form: Fields) -> BulkDecision:
         """Decide, and redirect to the results or to the job. Raises ValidationFailed, CountDiffers."""
@@ -236,7 +213,9 @@ class DecideSelection(_BulkForm, ConsolePage):
         request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
         with self._operations.exports.blocking_refused_target(user.principal):
             if is_all:
-                job = self._operations.bulk.begin_job(request.decision, listed.query, _expected(form), user.principal)
+                job = self._operations.bulk.begin_job(
+                    request.decision, listed.query, whole_number(form.get("expected_count", "")) or 0, user.principal
+                )
                 self._layout.redirect(resp, _job_address(job.id, listed.address.filtered()), done="bulk_job_begun")
             else:
                 results = self._operations.bulk.decide(request.decision, request.exports, user.principal)
@@ -268,27 +247,16 @@ class CancelBulkJob(Action):
         return Redirect(_job_address(job.id, safe_next(form.get("then", ""))), "bulk_job_cancelled")
 
 
-def _count_by_project(listed: TicketList) -> Mapping[str, int]:
-    """Return the number of matching tickets by project."""
-    return export_list.facets(listed.query, ["project_id"])["project_id"]
-
-
-def _projects_of_all(listed: TicketList, counted: Mapping[str, int]) -> set[int | None]:
-    """Return the projects of all matching tickets; `{None}` if no ticket has a project."""
-    return {*(listed.query.project_ids or map(int, counted))} or {None}
+def _projects_of_all(listed: TicketList) -> set[int | None]:
+    """Return the projects of all matching tickets, of many those of the newest; `{None}` if no ticket has a project."""
+    chosen = listed.query.project_ids or map(int, export_list.facets(listed.query, ["project_id"])["project_id"])
+    return {*chosen} or {None}
 
 
 def _decision(action: str, form: Fields) -> dict[str, Any]:
     """Return the decision of a form as members of the API's body, without the fields of other actions."""
     names = {"approve": ("target_id",), "dismiss": ("reason", "note")}.get(action, ())
     return {"action": action, **{name: normalize_line_breaks(form[name]) for name in names if form.get(name, "").strip()}}
-
-
-def _expected(form: Fields) -> int:
-    text = form.get("expected_count", "")
-    if not text.isascii() or not text.isdecimal():
-        raise ValidationFailed(problem("/expected_count", "invalid_type"))
-    return int(text[:9])
 
 
 def _job_address(job_id: str, then: str) -> str:
@@ -318,37 +286,23 @@ def _left_out(text: str, user: ConsoleUser) -> list[UnchangedTicket]:
         for each in queries.list_named(ids, user.account_id)
         if is_allowed_in(each.project_id, Ability.READ_EXPORTS, user.principal)
     }
-    targets = summaries.by_id({each.target_id for each in found.values() if each.target_id}, user.account_id)
-    return [
-        UnchangedTicket(each, _title(found.get(each), each), _reason(codes[each], found.get(each), targets)) for each in ids
-    ]
+    return [UnchangedTicket(each, _title(found.get(each), each), _reason(codes[each], found.get(each))) for each in ids]
 
 
 def _title(export: Export | None, export_id: str) -> str:
     return (export and export.ticket.get("title")) or export_id
 
 
-def _reason(code: str, export: Export | None, targets: Mapping[str, TargetSummary]) -> str:
+def _reason(code: str, export: Export | None) -> str:
     """Return why a ticket was not changed. The address may be forged, so no text is taken from it."""
-    target = targets.get((export and export.target_id) or "")
-    problem = target and target.approval.problem
-    if problem and problem.code == code:
-        return problem.message
-    if code in _OF_TARGET:
-        return _OF_TARGET[code]
-    if code in MESSAGES:
-        return MESSAGES[code]
+    if code in _OF_TARGET or code in MESSAGES:
+        return _OF_TARGET.get(code) or MESSAGES[code]
     if code == Forbidden.code:
         return "Your role in its project does not allow this."
     if export is None:
         return "There is no such ticket."
     # The status or the text differs from that of the selected ticket.
     return f"It changed meanwhile, and is {word(export.status.value)} now. Open it before you decide."
-
-
-def _number(params: Mapping[str, Any], name: str) -> int:
-    text = str(params.get(name, ""))
-    return int(text) if _COUNT.fullmatch(text) else 0
 
 
 def _action(form: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from schemas.exports.record import Export, as_shown
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort, decode_cursor, encode_cursor, query_from
 from service.console.choices import offered_projects, offered_targets
-from service.console.layout import ConsolePage
+from service.console.layout import CONSOLE, ConsolePage
 from service.console.permissions import is_allowed_in
 from service.console.preferences import has_shortcuts, last_target_id
 from service.console.sessions import ConsoleUser
@@ -119,7 +119,7 @@ class TicketListPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the list, its filters, and the open ticket. Raises ValidationFailed."""
         now = utc_now()
-        found = read_list(req.params, self.path.rpartition("/")[2], self.views, user, now)
+        found = read_list(req.params, self.path.removeprefix(CONSOLE), self.views, user, now)
         total = export_list.count(found.query)
         shown = [as_shown(each, now) for each in page_of(found)]
         rows = self.rows(shown[:PAGE_ROWS], found.address, user)
@@ -203,7 +203,7 @@ def read_list(
     # A parameter that occurs twice contributes both values.
     texts = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in params.items()}
     given = {name: texts[name] for name in _PARAMETERS if texts.get(name)}
-    address = ListAddress(f"/{path}", given)
+    address = ListAddress(path, given)
     view = next((each for each in views if each.key == given.get("view", views[0].key)), None)
     if view is None:
         raise ValidationFailed(problem("/view", "not_allowed", ", ".join(each.key for each in views)))
