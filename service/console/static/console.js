@@ -1,6 +1,6 @@
 "use strict";
-// Optional: every page works without this script. It shows times in the reader's time zone, updates lists in place and
-// refreshes pages. It inserts only its own text and parts of pages that the service sent.
+// Optional: every page works without this script. It shows times in the reader's time zone and refreshes pages. It inserts
+// only its own text and parts of pages that the service sent.
 
 /** A loading message is shown after this time. */
 const LOADING_AFTER_MS = 150;
@@ -12,8 +12,6 @@ const COUNTS_EVERY_MS = 20_000;
 /** Pages stop refreshing after this time without interaction, so that the session of an open tab can expire. */
 const IDLE_AFTER_MS = 15 * 60_000;
 
-const LISTS = "[data-list]";
-const FILTERS = "form[data-filters]";
 /** Open menus, and open decision forms of a ticket. */
 const OPEN_FOLDS = "details.pop[open], details.menu[open]";
 const FOCUSABLE = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex]";
@@ -71,13 +69,9 @@ function renewTimes(root) {
   }
 }
 
-/** Shows the name of the time zone; browsers call an unknown zone `Etc/Unknown`. */
 function nameZone() {
   const sentence = document.querySelector("[data-zone]");
-  const { timeZone = "" } = Intl.DateTimeFormat().resolvedOptions();
-  if (!sentence || /^(Etc\/)?(UTC|GMT)$/.test(timeZone)) return;
-  const name = /\/(?!Unknown)/.test(timeZone) ? `, ${timeZone}` : "";
-  sentence.textContent = `Exact times are in your time zone${name}. Hover over a time for UTC.`;
+  if (sentence) sentence.textContent = "Exact times are in your time zone. Hover over a time for UTC.";
 }
 
 async function copy(sample, button) {
@@ -103,7 +97,6 @@ function showNotice() {
   url.searchParams.delete("done");
   url.searchParams.delete("undo");
   history.replaceState(null, "", url);
-  shown = here();
   // Do not take the focus from a field.
   const isFree = document.activeElement === document.body && !document.querySelector("[autofocus]");
   if (isFree) notice.focus({ preventScroll: true });
@@ -160,75 +153,14 @@ function replace(old, fresh) {
   (moved || found[place] || document.querySelector("main")).focus({ preventScroll: true });
 }
 
-// --- lists
-
 const here = () => location.pathname + location.search;
-/** The URL of the page shown or being loaded. */
-let shown = here();
-let requests = 0;
 
-async function showList(url, { isNew = true, isPager = false } = {}) {
-  const request = ++requests;
-  const lists = all(LISTS);
-  lists.forEach((list) => list.setAttribute("aria-busy", "true"));
-  const late = setTimeout(() => lists.forEach(showLoading), LOADING_AFTER_MS);
-  const page = await load(url);
-  clearTimeout(late);
-  if (request !== requests) return;
-  if (isNew) history.pushState(null, "", url);
-  shown = here();
-  if (typeof page === "string") {
-    lists.forEach((list) => showError(list, page));
-    return;
-  }
-  const parts = all(`${LISTS}, ${FILTERS}`), fresh = all(`${LISTS}, ${FILTERS}`, page);
-  if (parts.length !== fresh.length) await followRedirect(location.href);
-  document.title = page.title;
-  parts.forEach((part, n) => replace(part, fresh[n]));
-  if (isPager) focusList(document.querySelector(LISTS));
-  announce(all(LISTS).map(summary).join(" "));
-}
-
-function showLoading(list) {
-  if (list.querySelector(":scope > .loading")) return;
+function showLoading(part) {
+  if (part.querySelector(":scope > .loading")) return;
   const loading = make("p", "loading", "Loading");
   loading.dataset.state = "loading";
   loading.setAttribute("role", "status");
-  list.prepend(loading);
-}
-
-function showError(list, message) {
-  const error = make("div", "empty failed", "");
-  error.dataset.state = "error";
-  error.setAttribute("role", "alert");
-  const again = make("button", "", "Try again");
-  again.addEventListener("click", () => showList(location.href, { isNew: false, isPager: true }));
-  error.append(make("p", "", `${list.ariaLabel ?? "This list"} could not be loaded. ${message}`), again);
-  const hadFocus = list.contains(document.activeElement);
-  list.removeAttribute("aria-busy");
-  list.replaceChildren(error);
-  if (hadFocus) again.focus();
-}
-
-function summary(list) {
-  const empty = list.querySelector("[data-state]");
-  return `${list.ariaLabel ?? "List"}: ${empty ? empty.textContent.trim() : `${all("tbody tr", list).length} shown.`}`;
-}
-
-function focusList(list) {
-  list.tabIndex = -1;
-  list.focus({ preventScroll: true });
-  list.scrollIntoView({ block: "nearest" });
-}
-
-function filtersOf(form) {
-  const chosen = [...new FormData(form)].filter(([, value]) => value !== "");
-  return `${location.pathname}${chosen.length ? `?${new URLSearchParams(chosen)}` : ""}`;
-}
-
-function isListLink(link, event) {
-  const isPlain = !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
-  return isPlain && link.origin === location.origin && link.pathname === location.pathname && !link.hash && !link.target;
+  part.prepend(loading);
 }
 
 // --- refreshing: elements with `data-refresh` in seconds, and an id
@@ -325,10 +257,7 @@ function noteActivity() {
 
 document.addEventListener("submit", (event) => {
   const form = event.target;
-  if (form.matches(FILTERS) && document.querySelector(LISTS)) {
-    event.preventDefault();
-    showList(filtersOf(form));
-  } else if (form.method === "post") {
+  if (form.method === "post") {
     // Ignore a second click. Disable buttons after the submit, because the values of disabled ones are not sent.
     if (form.dataset.sent) event.preventDefault();
     form.dataset.sent = "yes";
@@ -338,13 +267,6 @@ document.addEventListener("submit", (event) => {
 
 document.addEventListener("input", (event) => {
   if (event.target.form) event.target.form.dataset.typed = performance.now();
-});
-
-document.addEventListener("click", (event) => {
-  const link = event.target.closest(`${LISTS} a[href]`);
-  if (!link || !isListLink(link, event)) return;
-  event.preventDefault();
-  showList(link.href, { isPager: true });
 });
 
 // At most one fold is open. A click elsewhere, a click on a link in it and the Escape key close it.
@@ -360,13 +282,6 @@ document.addEventListener("keydown", (event) => {
     opened.open = false;
     opened.querySelector("summary").focus();
   }
-});
-
-addEventListener("popstate", () => {
-  // A page without lists, such as the inbox, has its own script for the back button.
-  if (here() === shown || !document.querySelector(LISTS)) return;
-  shown = here();
-  showList(location.href, { isNew: false });
 });
 
 addEventListener("pageshow", () => {

@@ -42,7 +42,7 @@ async function openTicket(href, { isNew = true, byKeys = false } = {}) {
   const isSame = old.dataset.here === fresh.dataset.here;
   if (wasListShown) listTop = scrollY;
   if (isNew) history.pushState(null, "", href);
-  shown = openedAt = here();
+  openedAt = here();
   removeNotice();
   showInstead(old, fresh, isSame);
   panes.classList.toggle("opened", namesTicket(href));
@@ -114,7 +114,7 @@ function leaveTicket(href) {
 
 /** Shows the ticket or the list that the address describes. */
 function returnTo() {
-  shown = openedAt = here();
+  openedAt = here();
   if (namesTicket(location.href)) {
     openTicket(location.href, { isNew: false });
     return;
