@@ -2,20 +2,20 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.base.errors import FieldProblem, Forbidden, ValidationFailed
-from schemas.base.fields import MESSAGES, problem
+from schemas.base.fields import problem
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import Export
 from schemas.exports.state_machine import Transition, allows
 from schemas.intake.scanner import SEVERITIES
-from schemas.triage.bulk_decisions import MAX_REFERENCES, BulkDecision, BulkDecisionForm, BulkRequest, DecisionResult
+from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest, DecisionResult
 from schemas.triage.bulk_jobs import BulkJobStatus, CountDiffers
 from service.console.choices import MAX_TARGETS
 from service.console.form_fields import Fields, by_path, normalize_line_breaks, safe_next, whole_number
@@ -25,10 +25,9 @@ from service.console.preferences import last_target_id, store_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.deliveries import DELIVERIES, DELIVERY_VIEWS
 from service.console.triage.inbox import INBOX, INBOX_VIEWS
-from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
 from service.console.triage.ticket_view import REASONS, chosen_target
-from service.console.wording import count, word
+from service.console.wording import count
 from service.http.error_responses import STATUS
 from storage.accounts import projects
 from storage.db import identifiers
@@ -39,10 +38,8 @@ from storage.targets import summaries
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
 #: Placeholder for the `ids` of a job, whose form needs only the decision.
 _ALL_IDS: Final = {"id": "all"}
-#: Separates the id of a ticket that was not changed from the code of its error.
-_CODE_SEPARATOR: Final = "."
-#: Some servers and proxies accept no request line longer than 4 KB. If a result's address exceeds this, it omits the list's
-#: filters.
+#: Some servers and proxies accept no request line longer than 4 KB. If the address of a job exceeds this, it omits
+#: the list's filters.
 _MAX_ADDRESS: Final = 3500
 #: Maximum number of titles in the summary of all matching tickets.
 FEW_TITLES: Final = 10
@@ -57,25 +54,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "restore": "Restored tickets wait in the inbox again.",
     "retry": "Each export gets a new schedule of attempts at its target.",
 }
-#: Texts for codes about the target of a ticket, because the general texts refer to another message or to the API.
-_OF_TARGET: Final[Mapping[str, str]] = {
-    "target_not_active": "Its target was not active. Open it to retry it.",
-    "target_removed": "Its target was removed. Open it to choose another one.",
-}
 _DONE: Final[Mapping[str, str]] = {
     "approve": "approved",
     "dismiss": "dismissed",
     "restore": "restored",
     "retry": "queued for retry",
 }
-
-
-class UnchangedTicket(NamedTuple):
-    """A ticket that a decision did not change, with the reason."""
-
-    id: str
-    title: str
-    reason: str
 
 
 class _BulkForm(ConsoleRoute):
@@ -87,14 +71,6 @@ class _BulkForm(ConsoleRoute):
         super().__init__(layout)
         self.path = f"{CONSOLE}{list_path}/{self.verb}"
         self._list_path = list_path
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Check and process the form."""
-        self.respond(req, resp, *self._submitted(req, resp, {}))
-
-    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
-        """Process the form, and respond."""
-        raise NotImplementedError
 
     def listed(self, form: Fields, user: ConsoleUser) -> TicketList:
         """Return the list in which the user made the selection."""
@@ -157,70 +133,55 @@ class ReviewSelection(_BulkForm):
 
     verb = "review"
 
-    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Show the summary."""
+        user, form = self._submitted(req, resp, {})
         self._layout.render(req, resp, "review.html", self.summary(req, user, form), user)
 
 
-class DecideSelection(_BulkForm, ConsolePage):
+class DecideSelection(_BulkForm):
     """Decides on a selection: at once for checked tickets, as a job for all matching tickets. Then shows the result."""
 
     verb = "decide"
-    template = "bulk_results.html"
     text_fields: ClassVar = {"note": "Note"}
 
-    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return the result from the address; a reload shows it again and decides nothing."""
-        listed = read_list(req.params, self._list_path, _VIEWS[self._list_path], user, utc_now())
-        return {
-            # An address without a query contains no result; the user may have shortened it.
-            "done": _DONE[_action(req.params)] if req.params else "decided",
-            "changed": whole_number(str(req.params.get("changed"))) or 0,
-            "skipped": whole_number(str(req.params.get("skipped"))) or 0,
-            "left_out": _left_out(str(req.params.get("left_out", "")), user),
-            "then": listed.address.href(),
-        }
-
-    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Decide, or show the summary again with the reasons of the refusal."""
+        user, form = self._submitted(req, resp, {})
         try:
-            decision = self._decide(resp, user, form)
+            self._decide(req, resp, user, form)
         except (ValidationFailed, CountDiffers) as failed:
             content = self.summary(req, user, form)
             differs = FieldProblem("/expected_count", failed.code, f"{content['number_text']} match now: check them.")
-            problems = failed.problems or (differs,)
+            again = RefusedForm(self.verb, form, by_path(failed.problems or (differs,)))
             resp.status = falcon.code_to_http_status(STATUS[failed.code])
-            again = RefusedForm(self.verb, form, by_path(problems))
             self._layout.render(req, resp, "review.html", {**content, "refused": again}, user)
-            return
-        self._operations.wake_workers()
-        self._layout.navigation.clear_counts(user.account_id)
-        if decision.target_id is not None:
-            store_target(req, resp, self._layout.gate, decision.target_id, self._project_ids(form, user))
 
-    def _project_ids(self, form: Fields, user: ConsoleUser) -> set[int | None]:
-        """Return the projects of the selected tickets."""
-        if form.get("all") == "yes":
-            return _projects_of_all(self.listed(form, user))
-        return {each.project_id for each in queries.list_named([*_picked(form)], user.account_id)}
-
-    def _decide(self, resp: falcon.Response, user: ConsoleUser, form: Fields) -> BulkDecision:
-        """Decide, and redirect to the results or to the job. Raises ValidationFailed, CountDiffers."""
-        action = _action(form)
-        listed = self.listed(form, user)
-        is_all = form.get("all") == "yes"
+    def _decide(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
+        """Decide, and show the results or redirect to the job. Raises ValidationFailed, CountDiffers."""
+        action, listed, is_all = _action(form), self.listed(form, user), form.get("all") == "yes"
         ids = [_ALL_IDS] if is_all else [{"id": name, "ticket_digest": digest} for name, digest in _picked(form).items()]
         request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
         with self._operations.exports.blocking_refused_target(user.principal):
             if is_all:
-                job = self._operations.bulk.begin_job(
-                    request.decision, listed.query, whole_number(form.get("expected_count", "")) or 0, user.principal
-                )
+                expected = whole_number(form.get("expected_count", "")) or 0
+                job = self._operations.bulk.begin_job(request.decision, listed.query, expected, user.principal)
                 self._layout.redirect(resp, _job_address(job.id, listed.address.filtered()), done="bulk_job_begun")
             else:
                 results = self._operations.bulk.decide(request.decision, request.exports, user.principal)
-                self._layout.redirect(resp, _result_address(f"{self._list_path}/{self.verb}", listed, action, results))
-        return request.decision
+        self._operations.wake_workers()
+        self._layout.navigation.clear_counts(user.account_id)
+        if request.decision.target_id is not None:
+            store_target(req, resp, self._layout.gate, request.decision.target_id, self._project_ids(listed, form, user))
+        if not is_all:
+            content = {"done": _DONE[action], "results": results, "titles": _titles(results, user), "then": self.then(form)}
+            self._layout.render(req, resp, "bulk_results.html", content, user)
+
+    def _project_ids(self, listed: TicketList, form: Fields, user: ConsoleUser) -> set[int | None]:
+        """Return the projects of the selected tickets."""
+        if form.get("all") == "yes":
+            return _projects_of_all(listed)
+        return {each.project_id for each in queries.list_named([*_picked(form)], user.account_id)}
 
 
 class BulkJobPage(ConsolePage):
@@ -265,44 +226,14 @@ def _job_address(job_id: str, then: str) -> str:
     return address if then and len(address) <= _MAX_ADDRESS else f"/bulk-jobs/{job_id}"
 
 
-def _result_address(path: str, listed: TicketList, action: str, results: Sequence[DecisionResult]) -> str:
-    """Return the address of a result: the list's parameters, the counts, and the error code of each unchanged ticket."""
-    result = {
-        "action": action,
-        "changed": str(sum(each.is_changed for each in results)),
-        "skipped": str(sum(each.is_skipped for each in results)),
-        "left_out": ",".join(f"{each.id}{_CODE_SEPARATOR}{each.error_code}" for each in results if each.error),
-    }
-    address = ListAddress(path, {**listed.address.params, **result}).href()
-    return address if len(address) <= _MAX_ADDRESS else ListAddress(path, result).href()
-
-
-def _left_out(text: str, user: ConsoleUser) -> list[UnchangedTicket]:
-    """Return the unchanged tickets in a result's address, with the titles that the user may see."""
-    codes = dict(each.split(_CODE_SEPARATOR, 1) for each in text.split(",") if _CODE_SEPARATOR in each)
-    ids = [each for each in codes if identifiers.is_id(identifiers.EXPORT, each)][:MAX_REFERENCES]
-    found = {
-        each.id: each
-        for each in queries.list_named(ids, user.account_id)
+def _titles(results: Sequence[DecisionResult], user: ConsoleUser) -> dict[str, str]:
+    """Return the titles of the tickets that were not decided, by id, if the user may see them."""
+    found = queries.list_named([each.id for each in results if each.error], user.account_id)
+    return {
+        each.id: each.ticket.get("title") or each.id
+        for each in found
         if is_allowed_in(each.project_id, Ability.READ_EXPORTS, user.principal)
     }
-    return [UnchangedTicket(each, _title(found.get(each), each), _reason(codes[each], found.get(each))) for each in ids]
-
-
-def _title(export: Export | None, export_id: str) -> str:
-    return (export and export.ticket.get("title")) or export_id
-
-
-def _reason(code: str, export: Export | None) -> str:
-    """Return why a ticket was not changed. The address may be forged, so no text is taken from it."""
-    if code in _OF_TARGET or code in MESSAGES:
-        return _OF_TARGET.get(code) or MESSAGES[code]
-    if code == Forbidden.code:
-        return "Your role in its project does not allow this."
-    if export is None:
-        return "There is no such ticket."
-    # The status or the text differs from that of the selected ticket.
-    return f"It changed meanwhile, and is {word(export.status.value)} now. Open it before you decide."
 
 
 def _action(form: Mapping[str, Any]) -> str:
