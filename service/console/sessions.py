@@ -115,7 +115,7 @@ class SessionGate:
         self._cookie = f"{COOKIE_PREFIX}{COOKIE}{suffix}" if self.is_secure else COOKIE
         self._sign_in_cookie = self._cookie.replace(COOKIE, SIGN_IN_COOKIE)
         self._cookie_path = "/" if self.is_secure else f"{self.root}/console"
-        self._limits = limits
+        self.limits = limits
         self._operator_account = OperatorAccount(settings)
 
     def authenticate(self, req: falcon.Request, resp: falcon.Response, *, is_counted: bool = True) -> ConsoleUser:
@@ -159,7 +159,7 @@ class SessionGate:
     def require_unblocked(self, req: falcon.Request) -> None:
         """Raise RateLimited for an address with too many failed sign-ins, even with a valid token."""
         try:
-            self._limits.require_unblocked(req)
+            self.limits.require_unblocked(req)
         except RateLimited:
             self._log_rejection(req, "address_blocked")
             raise
@@ -173,9 +173,9 @@ class SessionGate:
         principal = tokens.principal_for(token.strip(), utc_now())
         if principal is None:
             self._log_rejection(req, "token_unknown")
-            self._limits.count_failure(req)
+            self.limits.count_failure(req)
             raise TokenRejected
-        self._limits.require_still_unblocked(req)
+        self.limits.require_still_unblocked(req)
         req.context.principal = principal
         self._spend(req, resp, principal)
         if Ability.CONSOLE not in principal.abilities:
@@ -200,7 +200,7 @@ class SessionGate:
 
         Raises Conflict for a second use of `once` and for a disabled user, RateLimited.
         """
-        self._limits.require_still_unblocked(req)
+        self.limits.require_still_unblocked(req)
         secret = sessions.begin_for_user(user_id, method, once, _browser(req), utc_now(), seal_id_token)
         self._end_sessions(req)
         self._set_cookie(resp, secret)
@@ -208,15 +208,11 @@ class SessionGate:
     def count_failure(self, req: falcon.Request, reason: str) -> None:
         """Count and log a failed sign-in for the request's address. Raises RateLimited over the limit."""
         self._log_rejection(req, reason)
-        self._limits.count_failure(req)
-
-    def count_link_request(self, req: falcon.Request) -> None:
-        """Count a request for a link as a failed sign-in, so that one address cannot send thousands. Raises RateLimited."""
-        self._limits.count_failure(req)
+        self.limits.count_failure(req)
 
     def may_request_link(self, req: falcon.Request, email: str) -> bool:
         """Count a request for a sign-in link; return whether the client's network may request one for this email address."""
-        is_allowed = self._limits.may_request_link(req, email)
+        is_allowed = self.limits.may_request_link(req, email)
         if not is_allowed:
             self._log_rejection(req, "too_many_links")
         return is_allowed
@@ -302,16 +298,16 @@ class SessionGate:
         # The console does not use the API's counter: a client that polls too often with the user's token must not lock the
         # user out.
         try:
-            self._limits.spend(req, resp, f"console:{principal.key}")
+            self.limits.spend(req, resp, f"console:{principal.key}")
         except RateLimited:
             self._log_rejection(req, "too_often")
             raise
 
     def _require_own_origin(self, req: falcon.Request) -> None:
         # Browsers send Origin with every form, and no page can change it. A client that does not send it is not a browser.
-        origin = origin_of(req.get_header("Origin") or "")
+        origin = req.get_header("Origin") or ""
         # Another loopback name is accepted only if the form was sent to that name: then the page came from this server.
-        is_loopback = origin in self._loopback_origins and origin == origin_of(f"http://{req.netloc}")
+        is_loopback = origin in self._loopback_origins and origin == f"http://{req.netloc}"
         if origin != self.origin and not is_loopback:
             self._log_rejection(req, "origin")
             raise Forbidden(
@@ -324,20 +320,11 @@ class SessionGate:
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL as browsers send them: in lower case, without the default port.
-
-    Returns "" for a value without a host, such as `null`.
-    """
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return ""
-    if not parts.hostname or parts.username is not None:
-        return ""
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    has_port = port is not None and port != DEFAULT_PORTS.get(parts.scheme)
-    return f"{parts.scheme}://{host}{f':{port}' if has_port else ''}"
+    """Return scheme, host and port of a URL as browsers send them: in lower case, without the default port."""
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    has_port = parts.port is not None and parts.port != DEFAULT_PORTS.get(parts.scheme)
+    return f"{parts.scheme}://{host}{f':{parts.port}' if has_port else ''}"
 
 
 def _loopback_origins(origin: str) -> frozenset[str]:

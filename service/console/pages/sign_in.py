@@ -91,7 +91,8 @@ class SignInLink(ConsoleRoute):
         gate = self._layout.gate
         gate.require_unblocked(req)
         email = gate.read_fields(req).get("email", "").strip()
-        gate.count_link_request(req)
+        # Counted as a failed sign-in, so that one address cannot send thousands of requests.
+        gate.limits.count_failure(req)
         # Beyond the limit no link is sent, so the cookie must keep belonging to the last link that was sent.
         if is_email_address(email) and gate.may_request_link(req, email):
 
