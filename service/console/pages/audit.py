@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import falcon
 
@@ -39,15 +39,6 @@ _FILTERS: Final = {
 }
 
 
-class AuditRow(NamedTuple):
-    """An entry as shown: `actor` is the user's email if known, `path` the subject's page if the account owns it."""
-
-    entry: AuditEntry
-    at: datetime
-    actor: str
-    path: str | None
-
-
 class AuditPage(ConsolePage):
     """Lists the audit log of the installation."""
 
@@ -65,14 +56,14 @@ class AuditPage(ConsolePage):
 
 def _filter(given: Mapping[str, str]) -> AuditFilter:
     """Return the filter that the fields describe; both days are whole days in UTC."""
-    words = {name: given[name].strip() for name in ("subject", "actor", "action") if given.get(name, "").strip()}
+    subject, actor, action = (given.get(name, "").strip() or None for name in ("subject", "actor", "action"))
     first, last = (_day(given.get(name, "")) for name in ("first_day", "last_day"))
     return AuditFilter(
         int(given["account_id"]) if "account_id" in given else None,
-        words.get("subject"),
-        _actor(words["actor"]) if "actor" in words else None,
+        subject,
+        actor and _actor(actor),
         # The page shows actions with spaces, so both spellings are accepted.
-        words["action"].replace(" ", "_") if "action" in words else None,
+        action and action.replace(" ", "_"),
         to_ms(datetime.combine(first, time.min, UTC)) if first else None,
         to_ms(datetime.combine(last, time.max, UTC)) + 1 if last else None,
     )
@@ -84,16 +75,17 @@ def _actor(text: str) -> str:
     return f"user:{users[0].id}" if len(users) == 1 else text
 
 
-def _rows(entries: Sequence[AuditEntry], account_id: int) -> list[AuditRow]:
+def _rows(entries: Sequence[AuditEntry], account_id: int) -> list[dict[str, Any]]:
+    """Return entries for display: the actor is an email if known, and the subject has a link if the account owns it."""
     people = emails_by_actor(entry.actor for entry in entries)
     own = audit_log.ids_of_account(account_id, {entry.subject_id for entry in entries if _path_of(entry.subject_id)})
     return [
-        AuditRow(
-            entry,
-            from_ms(entry.at_ms),
-            people.get(entry.actor, entry.actor),
-            _path_of(entry.subject_id) if entry.subject_id in own else None,
-        )
+        {
+            "entry": entry,
+            "at": from_ms(entry.at_ms),
+            "actor": people.get(entry.actor, entry.actor),
+            "path": _path_of(entry.subject_id) if entry.subject_id in own else None,
+        }
         for entry in entries
     ]
 

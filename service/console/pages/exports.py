@@ -5,8 +5,7 @@ Only the operator sees the address, the worker and the response of an attempt; o
 
 import json
 from collections.abc import Container, Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import falcon
 
@@ -76,15 +75,6 @@ def _list(page: PageRequest, account_id: int) -> list[Export]:
     return export_list.list_page(query, limit=page.fetch_limit, after=after)
 
 
-class TimelineEntry(NamedTuple):
-    """An audit entry of the export; `recovery_id` is the recovery that caused it, or None."""
-
-    entry: AuditEntry
-    at: datetime
-    actor: str
-    recovery_id: str | None
-
-
 class ExportPage(ConsolePage):
     """Shows one export of the account."""
 
@@ -133,14 +123,16 @@ def _project_name(export: Export) -> str | None:
     return None if export.project_id is None else projects.get_project(export.project_id, export.account_id).name
 
 
-def _timeline(entries: Sequence[AuditEntry], user: ConsoleUser) -> list[TimelineEntry]:
-    """Return audit entries for display. A worker's name contains its host name, which only the operator may see."""
+def _timeline(entries: Sequence[AuditEntry], user: ConsoleUser) -> list[dict[str, Any]]:
+    """Return audit entries for display, each with the id of the recovery that caused it.
+
+    A worker's name contains its host name, which only the operator may see.
+    """
     people = emails_by_actor(entry.actor for entry in entries)
     shown = []
     for entry in entries:
-        kind = entry.actor.partition(":")[0]
-        actor = entry.actor if kind == "user" or user.is_operator else kind
-        is_recovery = (entry.reason or "").startswith(f"{identifiers.RECOVERY}_")
-        recovery_id = entry.reason if is_recovery else None
-        shown.append(TimelineEntry(entry, from_ms(entry.at_ms), people.get(actor, actor), recovery_id))
+        kind, reason = entry.actor.partition(":")[0], entry.reason or ""
+        actor = people.get(entry.actor, entry.actor if kind == "user" or user.is_operator else kind)
+        recovery_id = reason if reason.startswith(f"{identifiers.RECOVERY}_") else None
+        shown.append({"entry": entry, "at": from_ms(entry.at_ms), "actor": actor, "recovery_id": recovery_id})
     return shown

@@ -6,8 +6,8 @@ grouping of a project's tickets is also set here.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
+from datetime import timedelta
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, Final
 from urllib.parse import urlencode
@@ -26,6 +26,8 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID, join_values
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
 from service.api.findings import MAX_RUNS
+from service.console import charts
+from service.console.charts import Series, Stack
 from service.console.choices import chosen_project, offered_projects
 from service.console.form_fields import Fields
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
@@ -42,6 +44,8 @@ from storage.accounts.projects import Project
 from storage.db import engine, identifiers
 from storage.intake import finding_history, finding_list
 from storage.intake.finding_list import MAX_COUNTED, Finding
+from storage.reporting import finding_trends
+from storage.reporting.finding_trends import Change
 
 #: Maximum number of findings in a CSV or JSON download, for which a browser waits a few seconds.
 MAX_DOWNLOADED: Final = 25_000
@@ -55,11 +59,16 @@ GROUPINGS: Final[Mapping[str, str]] = {
 }
 
 
-PROJECT_IDS: Final = Matching(PROJECT_ID.fullmatch)
+_PROJECT_IDS: Final = Matching(PROJECT_ID.fullmatch)
 #: Accepts any text, because the form of the filters validates it.
 _TEXTS: Final = Matching(lambda _: True)
 _DIGESTS: Final = Matching(re.compile("[0-9a-f]{32}").fullmatch)
 _FILTERS: Final = {**dict.fromkeys(FINDING_FILTERS, _TEXTS), "page": _DIGESTS}
+#: The possible lengths of a trend in days, including today.
+_DAYS: Final = ("7", "30", "90")
+_DEFAULT_DAYS: Final = "30"
+_CHANGES: Final = (Series("good", "fixed"), Series("high", "new"), Series("critical", "reopened"))
+_COUNTED_CHANGES: Final = (Change.FIXED, Change.NEW, Change.REOPENED)
 
 
 class FindingsPage(ConsolePage):
@@ -115,6 +124,40 @@ class FindingPage(ConsolePage):
         }
 
 
+class FindingTrendsPage(ConsolePage):
+    """Shows the trends of a project, or of the account."""
+
+    path = f"{CONSOLE}/findings/trends"
+    template = "finding_trends.html"
+
+    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
+        """Return charts and numbers. Raises ValidationFailed, NotFound for a project of another account."""
+        filters = read_page(req, identifiers.FINDING, {"project_id": _PROJECT_IDS, "days": frozenset(_DAYS)}).filters
+        days = filters.get("days", _DEFAULT_DAYS)
+        project_id = int(filters["project_id"]) if "project_id" in filters else None
+        visible = user.principal.projects_with(Ability.READ_FINDINGS)
+        known = offered_projects(user, filters.get("project_id", ""), visible)
+        if visible is not None and project_id is None:
+            # The account's trends include all projects, so a user with roles in single projects sees those of one project.
+            project_id = known[0].id
+            filters = {**filters, "project_id": str(project_id)}
+        if project_id is not None:
+            chosen_project(known, project_id)
+        today = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
+        trend = finding_trends.read_trend(user.account_id, project_id, today - timedelta(days=int(days) - 1), int(days))
+        changes = [Stack(day.at, tuple(day.changes.get(each, 0) for each in _COUNTED_CHANGES)) for day in trend.days]
+        return {
+            "filters": filters,
+            "projects": known,
+            "days": days,
+            "all_days": _DAYS,
+            "unfixed": charts.severity_trend(trend.days),
+            "by_severity": [(each, trend.days[-1].unfixed.get(each, 0)) for each in reversed(SEVERITIES)],
+            "changes": charts.day_trend(changes, _CHANGES),
+            "median_fix": trend.median_fix,
+        }
+
+
 class FindingReport(ConsolePage):
     """Downloads the report of a project's findings that the command `report` writes."""
 
@@ -161,13 +204,11 @@ def _written(parts: Iterable[str], checkpoint: Checkpoint) -> IO[bytes]:
 
     The file is complete before the response begins, so a failure gives an error page, not half a file.
     """
-    with ExitStack() as stack:
-        file = stack.enter_context(SpooledTemporaryFile(MAX_IN_MEMORY))
-        for part in parts:
-            file.write(part.encode())
-            checkpoint()
-        # Keep the file open; the server closes it.
-        stack.pop_all()
+    # The server closes it.
+    file = SpooledTemporaryFile(MAX_IN_MEMORY)  # noqa: SIM115 - see above
+    for part in parts:
+        file.write(part.encode())
+        checkpoint()
     return file
 
 

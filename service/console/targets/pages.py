@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import falcon
 
@@ -30,14 +30,6 @@ TARGET: Final = f"{TARGETS}/{{target_id}}"
 _RECENT: Final = 5
 #: The time windows of the recovery form, in addition to an entered start time; the second one is preselected.
 _WINDOWS: Final = (("1h", "the last hour"), ("24h", "the last 24 hours"), ("7d", "the last 7 days"))
-
-
-class RecoveryWindow(NamedTuple):
-    """A time window of the recovery form with its number of exports; `name` is empty for an entered start time."""
-
-    since: str
-    name: str
-    exports: int
 
 
 class TargetsPage(ConsolePage):
@@ -127,12 +119,12 @@ def _offered_windows(target_id: str, entered: str | None, now: datetime) -> dict
         return {"windows": _windows(target_id, None, now), "entered_since": entered, "since_problems": problems}
 
 
-def _windows(target_id: str, entered: str | None, now: datetime) -> list[RecoveryWindow]:
-    """Return the time windows of the recovery form with their numbers of exports. Makes one query."""
+def _windows(target_id: str, entered: str | None, now: datetime) -> list[tuple[str, str, int]]:
+    """Return the time windows of the recovery form: start, name (empty for an entered start), number of exports."""
     offered = [*_WINDOWS, *([(entered, "")] if entered else [])]
     moments = [parse_past(since, now) for since, _ in offered]
     counts = queries.count_recoverable_since(target_id, moments, MAX_COUNTED + 1)
-    return [RecoveryWindow(since, name, count) for (since, name), count in zip(offered, counts, strict=True)]
+    return [(since, name, count) for (since, name), count in zip(offered, counts, strict=True)]
 
 
 def _may(target: Target, user: ConsoleUser, now: datetime) -> Mapping[str, bool]:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final
 
 import falcon
 
@@ -52,14 +52,6 @@ STOPS: Final[Mapping[StoppedReason, tuple[str, str]]] = {
     StoppedReason.AUTHOR_DISABLED: ("Its author is disabled.", "Turn it on to become its author."),
     StoppedReason.TARGET_REMOVED: ("Its target was removed.", "Edit it to choose another target, then turn it on."),
 }
-
-
-class RuleInWords(NamedTuple):
-    """A rule with its conditions and its action as texts."""
-
-    rule: ApprovalRule
-    matches: Sequence[str]
-    action: str
 
 
 class RulesPage(ConsolePage):
@@ -180,12 +172,12 @@ class RemoveRule(Action):
         return Redirect("/rules", "rule_removed")
 
 
-def _in_words(rules: Sequence[ApprovalRule], user: ConsoleUser) -> list[RuleInWords]:
-    """Return the rules with their conditions and actions as texts."""
+def _in_words(rules: Sequence[ApprovalRule], user: ConsoleUser) -> list[tuple[ApprovalRule, list[str], str]]:
+    """Return the rules, each with its conditions and its action as texts."""
     names = {each.id: each.name for each in offered_projects(user)}
     named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
     targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
-    return [RuleInWords(rule, [*_match_words(rule.match, names)], _action_words(rule.action, targets)) for rule in rules]
+    return [(rule, [*_match_words(rule.match, names)], _action_words(rule.action, targets)) for rule in rules]
 
 
 def _match_words(match: RuleMatch, projects_by_id: Mapping[int, str]) -> Iterator[str]:

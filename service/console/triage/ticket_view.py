@@ -9,17 +9,19 @@ from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus, Transition, allows
 from schemas.exports.tickets.ticket import MANUAL, delivery_body
+from schemas.findings.life_cycle import RunOutcome
+from schemas.intake.artifacts import artifact_url
 from schemas.targets.error_help import help_for
 from schemas.targets.target import TargetStatus
 from schemas.triage.approval_rules import glob_of
 from service.console.choices import MAX_TARGETS
-from service.console.finding_details import finding_details
 from service.console.permissions import is_allowed_in
 from service.console.sessions import ConsoleUser
 from service.console.triage.places import places_with_findings
-from service.console.untrusted_text import pretty, pretty_body, safe_link
+from service.console.untrusted_text import SafeLink, pretty, pretty_body, safe_link
 from storage.exports import queries
 from storage.exports.queries import FrozenBody
+from storage.intake import finding_history
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
@@ -27,6 +29,8 @@ from storage.targets.summaries import TargetSummary
 MAX_UNAVAILABLE: Final = 5
 #: Number of places that are shown at once; the others are folded.
 FEW_PLACES: Final = 3
+#: Maximum number of scan runs, and of other findings on the page, that are listed.
+MAX_LISTED: Final = 20
 
 #: Refresh intervals in seconds: short for exports that a worker is about to send, longer for exports that wait for a retry.
 REFRESH_S: Final[Mapping[ExportStatus, int]] = {
@@ -67,7 +71,8 @@ def ticket_content(
         "export": export,
         "refresh_s": REFRESH_S.get(export.status),
         "redacted_at": frozen.redacted_at,
-        "details": finding_details(export, artifacts_base_url),
+        "details": _finding_details(export, artifacts_base_url),
+        "most_listed": MAX_LISTED,
         "places": places_with_findings(export),
         "few_places": FEW_PLACES,
         "rule_glob": glob_of(export.rule) if export.rule else None,
@@ -107,6 +112,40 @@ def _ticket(export: Export, frozen: FrozenBody) -> dict[str, Any]:
         "body_bytes": len(body),
         "is_frozen": frozen.body is not None,
     }
+
+
+def _finding_details(export: Export, artifacts_base_url: str) -> dict[str, Any] | None:
+    """Return the details of an export's finding, or of a group's first one; None for other sources. Makes two queries.
+
+    The texts come from the scanner; a link is None if its text must not be a link. The lists have one more entry than the
+    page shows, if there are more. `reopened_at` is when one of the listed scan runs last reported the finding again.
+    """
+    if export.finding is None:
+        return None
+    finding_id = export.finding.finding_id
+    sightings = finding_history.list_runs(finding_id, MAX_LISTED + 1)
+    evidence = export.ticket.get("evidence")
+    help_url, screenshot = _text(evidence, "help_url"), _text(evidence, "screenshot")
+    return {
+        "help_url": help_url,
+        "help_link": safe_link(help_url),
+        "screenshot": screenshot,
+        "screenshot_link": _screenshot_link(screenshot, artifacts_base_url),
+        "sightings": sightings,
+        "others": finding_history.list_others_of_page(finding_id, MAX_LISTED + 1),
+        "reopened_at": max((each.seen_at for each in sightings if each.outcome is RunOutcome.REOPENED), default=None),
+    }
+
+
+def _screenshot_link(screenshot: str | None, base_url: str) -> SafeLink | None:
+    """Return the link to a screenshot; a ticket contains its URL if ARTIFACTS_BASE_URL was set when it was written."""
+    is_url = screenshot and base_url and screenshot.startswith(f"{base_url.rstrip('/')}/")
+    return safe_link(screenshot if is_url else artifact_url(base_url, screenshot))
+
+
+def _text(evidence: Any, name: str) -> str | None:
+    value = evidence.get(name) if isinstance(evidence, Mapping) else None
+    return value if isinstance(value, str) and value else None
 
 
 def _decisions(
