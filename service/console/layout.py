@@ -68,17 +68,6 @@ class Redirect(NamedTuple):
     undo: str | None = None
 
 
-class UndoForm(NamedTuple):
-    """The form that undoes a decision: its path, and the page to show next, which opens the ticket; both are relative.
-
-    `version` is the export's version after the decision. If the export has another version by now, nothing is undone.
-    """
-
-    path: str
-    then: str
-    version: str
-
-
 class RefusedForm(NamedTuple):
     """A refused form that a page shows again: the verb in its path, the entered texts, and its problems by path."""
 
@@ -358,17 +347,21 @@ def templates() -> Environment:
     return environment
 
 
-def _undo(req: falcon.Request, user: ConsoleUser | None) -> UndoForm | None:
-    """Return the form that undoes the decision in the parameter `undo`; None without one, or if the user may not undo it."""
+def _undo(req: falcon.Request, user: ConsoleUser | None) -> dict[str, str] | None:
+    """Return the form that undoes the decision in the parameter `undo`; None without one, or if the user may not undo it.
+
+    Its path, and the page to show next, which opens the ticket, are relative. If the export no longer has the `version` that
+    it had after the decision, nothing is undone.
+    """
     export_id, _, version = (req.get_param("undo") or "").partition(".")
     path, page = f"/exports/{export_id}/restore", req.path.removeprefix(CONSOLE)
     is_named = identifiers.is_id(identifiers.EXPORT, export_id) and whole_number(version)
     if user is None or not is_named or not user.may(path):
         return None
-    if page == f"/exports/{export_id}":
-        return UndoForm(path, page, version)
-    others = [(name, text) for name, text in parse_qsl(req.query_string) if name not in {"done", "undo", "export"}]
-    return UndoForm(path, f"{page}?{urlencode([*others, ('export', export_id)], safe=',')}", version)
+    if page != f"/exports/{export_id}":
+        others = [(name, text) for name, text in parse_qsl(req.query_string) if name not in {"done", "undo", "export"}]
+        page = f"{page}?{urlencode([*others, ('export', export_id)], safe=',')}"
+    return {"path": path, "then": page, "version": version}
 
 
 def _drop_empty_params(req: falcon.Request) -> None:

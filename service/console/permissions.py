@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from schemas.base.errors import Forbidden, NotFound
+from schemas.base.errors import Forbidden, NotFound, WebhooksForbidden
 from schemas.base.principal import Ability, TokenPrincipal, least_role
 from service.http.auth import require_project_role
 
@@ -18,12 +18,13 @@ class Need(NamedTuple):
     """The requirements of a page or form.
 
     `allows_project_roles` admits users whose roles are in single projects; `is_for_operator` admits only users of the
-    operator's account.
+    operator's account, `is_for_webhooks` only those of accounts that may use webhook targets.
     """
 
     ability: Ability
     allows_project_roles: bool = False
     is_for_operator: bool = False
+    is_for_webhooks: bool = False
 
 
 _READ: Final = Need(Ability.READ_EXPORTS)
@@ -31,7 +32,9 @@ _READ_IN_PROJECTS: Final = Need(Ability.READ_EXPORTS, allows_project_roles=True)
 _DECIDE: Final = Need(Ability.APPROVE_EXPORTS)
 _DECIDE_IN_PROJECTS: Final = Need(Ability.APPROVE_EXPORTS, allows_project_roles=True)
 _FINDINGS: Final = Need(Ability.READ_FINDINGS, allows_project_roles=True)
-_TARGETS: Final = Need(Ability.MANAGE_TARGETS)
+_STOP_TARGETS: Final = Need(Ability.MANAGE_TARGETS)
+_TARGETS: Final = Need(Ability.MANAGE_TARGETS, is_for_webhooks=True)
+_RECOVER: Final = Need(Ability.APPROVE_EXPORTS, is_for_webhooks=True)
 _RULES: Final = Need(Ability.MANAGE_RULES)
 _INSTALLATION: Final = Need(Ability.MANAGE_TARGETS, is_for_operator=True)
 _CONSOLE: Final = Need(Ability.CONSOLE, allows_project_roles=True)
@@ -72,12 +75,13 @@ NEEDS: Final[Mapping[str, Need]] = {
     "/targets": _READ,
     "/targets/{target_id}": _READ,
     "/targets/add": _TARGETS,
-    **_below("/targets/{target_id}", _TARGETS, "validate", "ping", "pause", "resume", "disable", "edit", "remove"),
+    **_below("/targets/{target_id}", _STOP_TARGETS, "pause", "disable", "remove"),
+    **_below("/targets/{target_id}", _TARGETS, "validate", "ping", "resume", "edit"),
     **_below("/targets/{target_id}", _TARGETS, "secret", "webhook", "header", "header/remove", "standard-secret"),
-    "/targets/{target_id}/recover": _DECIDE,
+    "/targets/{target_id}/recover": _RECOVER,
     "/recoveries": _READ,
     "/recoveries/{recovery_id}": _READ,
-    "/recoveries/{recovery_id}/cancel": _DECIDE,
+    "/recoveries/{recovery_id}/cancel": _RECOVER,
     "/overview": _READ,
     "/alerts": _READ,
     "/alerts/{alert_id}/acknowledge": _DECIDE,
@@ -100,7 +104,10 @@ _MAX_PATHS: Final = 1024
 
 
 def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, str], *, is_operator: bool) -> None:
-    """Raise Forbidden or NotFound unless the caller's role allows the page or form at `path` for the record in `ids`."""
+    """Raise an error unless the caller's role allows the page or form at `path` for the record in `ids`.
+
+    Raises Forbidden, WebhooksForbidden, NotFound.
+    """
     need = NEEDS[path]
     if need.is_for_operator and not is_operator:
         # The response is the same as for a page that does not exist.
@@ -113,13 +120,15 @@ def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, s
     if need.ability in _TOKEN_ABILITIES - principal.abilities:
         raise Forbidden(f"This needs the ability {need.ability}, which the token of this session lacks.")
     require_project_role(principal, need.ability, ids, allows_project_roles=need.allows_project_roles)
+    if need.is_for_webhooks and not principal.may_use_webhooks:
+        raise WebhooksForbidden
 
 
 def is_offered(path: str, principal: TokenPrincipal, *, is_operator: bool) -> bool:
     """Return whether pages show a link or a form for `path`, which may contain ids: whether a role of the user allows it."""
     need = NEEDS[route_of(path)]
     may = need.ability in principal.role_abilities and need.ability not in _TOKEN_ABILITIES - principal.abilities
-    is_for_account = is_operator or not need.is_for_operator
+    is_for_account = (is_operator or not need.is_for_operator) and principal.may_use_webhooks >= need.is_for_webhooks
     return may and is_for_account and (need.allows_project_roles or principal.projects is None)
 
 

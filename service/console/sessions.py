@@ -88,11 +88,6 @@ class ConsoleUser:
         return is_offered(path, self.principal, is_operator=self.is_operator)
 
     @property
-    def may_add_targets(self) -> bool:
-        """Whether pages link to the form for a new target."""
-        return self.principal.may_use_webhooks and self.may("/targets/add")
-
-    @property
     def account_id(self) -> int:
         """The account whose records the user sees."""
         return self.session.principal.account_id

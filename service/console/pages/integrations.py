@@ -1,14 +1,13 @@
 """`/console/integrations`: each inbound source with its credential, and its last accepted and last rejected request."""
 
 from collections.abc import Container, Mapping
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
-from schemas.intake.sources import Rejection, connected_status
+from schemas.intake.sources import connected_status
 from schemas.settings.definitions import RouteFamily
 from service.api.intake.compliance import ComplianceWebhooksResource
 from service.api.intake.email import EmailWebhookResource
@@ -19,7 +18,7 @@ from service.console.sessions import ConsoleUser
 from storage.accounts import projects
 from storage.intake import rejections
 from storage.secrets import integrations
-from storage.secrets.integrations import MAX_TOKENS, Integration, SecretState, SharedSecrets
+from storage.secrets.integrations import MAX_TOKENS, Integration, SharedSecrets
 
 
 class _Source(NamedTuple):
@@ -56,18 +55,6 @@ _UNKNOWN_BEARER: Final = "the token does not exist, was revoked or has expired"
 _AUTHORIZATION: Final = "/Authorization"
 
 
-class IntegrationCard(NamedTuple):
-    """A source for display; `enabling_setting` is the setting that enables its route, or None if the route is enabled."""
-
-    kind: _Source
-    enabling_setting: str | None
-    secret: SecretState | None
-    tokens: int
-    connected: str
-    accepted_at: datetime | None
-    rejection: Rejection | None
-
-
 class IntegrationsPage(ConsolePage):
     """Shows all inbound sources."""
 
@@ -79,19 +66,22 @@ class IntegrationsPage(ConsolePage):
         secrets = {state.name: state for state in SharedSecrets(self._settings, self._vault).states()}
         tokens = integrations.live_platform_tokens(utc_now())
         accepted, rejected = integrations.last_accepted(), rejections.last()
+
+        def card(kind: _Source) -> dict[str, Any]:
+            resource = kind.resource
+            accepted_at, rejection = accepted[resource.source], rejected.get(resource.source)
+            return {
+                "kind": kind,
+                "enabling_setting": _enabling_setting(resource.family, self._settings.route_families),
+                "secret": secrets[kind.integration.value] if kind.integration else None,
+                "tokens": tokens.get(kind.ability, 0) if kind.ability else 0,
+                "connected": connected_status(accepted_at, rejection),
+                "accepted_at": accepted_at,
+                "rejection": rejection,
+            }
+
         return {
-            "integrations": [
-                IntegrationCard(
-                    kind,
-                    _enabling_setting(kind.resource.family, self._settings.route_families),
-                    secrets[kind.integration.value] if kind.integration else None,
-                    tokens.get(kind.ability, 0) if kind.ability else 0,
-                    connected_status(accepted[kind.resource.source], rejected.get(kind.resource.source)),
-                    accepted[kind.resource.source],
-                    rejected.get(kind.resource.source),
-                )
-                for kind in SOURCES
-            ],
+            "integrations": [card(kind) for kind in SOURCES],
             "problem_text": _problem_text,
             "most_tokens": MAX_TOKENS,
             "has_project": bool(projects.list_page(user.account_id, 1)),

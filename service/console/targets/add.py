@@ -13,14 +13,7 @@ from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 from service.console.form_fields import Fields, Problems, by_path
 from service.console.layout import Content, FormPage, Redirect
 from service.console.sessions import ConsoleUser
-from service.console.targets.forms import (
-    checked_secret,
-    limit_member,
-    require_webhooks,
-    text_members,
-    try_token,
-    without_credential,
-)
+from service.console.targets.forms import checked_secret, limit_member, text_members, try_token, without_credential
 from service.console.targets.pages import TARGETS
 from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in, target_texts
 from storage.db import engine
@@ -34,8 +27,7 @@ class AddTargetPage(FormPage):
     text_fields = target_texts()
 
     def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **_ids: str) -> Content:
-        """Return the providers, or the form of one provider, without its secret. Raises WebhooksForbidden."""
-        require_webhooks(user)
+        """Return the providers, or the form of one provider, without its secret."""
         key = req.get_param("provider") if typed is None else _key(typed)
         found = PROVIDERS.get(key or "")
         inputs = setting_inputs(found, typed or {}) if found else []
@@ -56,9 +48,8 @@ class AddTargetPage(FormPage):
     def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
         """Check the URL, create the target, and have a worker try a tracker's token.
 
-        Raises ValidationFailed, ServiceUnavailable, WebhooksForbidden.
+        Raises ValidationFailed, ServiceUnavailable.
         """
-        require_webhooks(user)
         key = _key(form)
         found = PROVIDERS.get(key)
         settings = settings_in(found, form) if found else {}

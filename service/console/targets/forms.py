@@ -1,7 +1,6 @@
 """The forms that control, change and remove a target, and the forms for a webhook's options, headers and secret.
 
-Submitted secrets and headers are stored only in the vault; pages show their fingerprints. As in the API, actions that
-connect or deliver require an account that may use webhook targets.
+Submitted secrets and headers are stored only in the vault; pages show their fingerprints.
 """
 
 import logging
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from runtime.clock import utc_now
-from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WebhooksForbidden, WrongEncryptionKey
+from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WrongEncryptionKey
 from schemas.base.fields import problem
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.content_policy.checked_form import read_checked
@@ -37,13 +36,12 @@ _log: Final = logging.getLogger(__name__)
 
 
 class TargetAction(PageAction):
-    """A form on the page of a target; requires an account that may use webhook targets."""
+    """A form on the page of a target."""
 
     page = TargetPage
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
-        """Change the target and redirect to its page. Raises WebhooksForbidden, TargetNotFound, and what `change` raises."""
-        require_webhooks(user)
+        """Change the target and redirect to its page. Raises TargetNotFound, and what `change` raises."""
         target = self._operations.targets.get(ids["target_id"], user.principal)
         return Redirect(f"/targets/{target.id}", self.change(user, form, target))
 
@@ -259,12 +257,6 @@ def _validated(target: Target, passed: str) -> str:
     if target.validation_status != PASSED:
         return "validation_failed"
     return f"{passed}_off" if target.status in RESUMABLE else passed
-
-
-def require_webhooks(user: ConsoleUser) -> None:
-    """Raise WebhooksForbidden for an account that may not use webhook targets."""
-    if not user.principal.may_use_webhooks:
-        raise WebhooksForbidden
 
 
 def try_token(operations: Operations, target_id: str, user: ConsoleUser) -> str:

@@ -7,12 +7,10 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import ValidationFailed
 from schemas.exports.recoveries import parse_past
 from schemas.targets.providers import PROVIDERS
 from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, place_of
 from service.console import charts
-from service.console.form_fields import by_path
 from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.sessions import ConsoleUser
 from service.console.targets.provider_settings import setting_inputs, shown_settings, typed_settings
@@ -71,8 +69,9 @@ class TargetPage(ConsolePage):
     template = "target.html"
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
-        """Return the target with its statistics and possible actions. Raises TargetNotFound."""
+        """Return the target with its statistics and possible actions. Raises TargetNotFound, ValidationFailed."""
         target, now = self._operations.targets.get(ids["target_id"], user.principal), utc_now()
+        since = req.get_param("since")
         found = PROVIDERS[target.provider_key]
         return {
             "target": target,
@@ -87,11 +86,12 @@ class TargetPage(ConsolePage):
             "hours": charts.hourly_attempts(delivery_hours.hours(target.id, now)),
             "waiting": queries.count_waiting(target.id, MAX_COUNTED + 1),
             "most": MAX_COUNTED,
-            **_offered_windows(target.id, req.get_param("since"), now),
+            "windows": _windows(target.id, since, now),
+            "entered_since": since or "",
             "recoveries": recoveries.list_page(limit=_RECENT, target_id=target.id),
             "ping": pings.latest(target.id),
             "last_error": queries.last_error_of(target.id) if target.is_failing else None,
-            "may": _may(target, user, now),
+            "may": _may(target, now),
             "breaker_open": BREAKER_OPEN,
             "event_choices": EVENT_NAMES,
         }
@@ -110,15 +110,6 @@ def shown_options(target: Target) -> dict[str, str]:
     return {"signature": target.signature, "format": target.format, "events": " ".join(target.events)}
 
 
-def _offered_windows(target_id: str, entered: str | None, now: datetime) -> dict[str, Any]:
-    """Return the time windows of the recovery form; for an invalid start time, also that text and its problem."""
-    try:
-        return {"windows": _windows(target_id, entered, now), "entered_since": "", "since_problems": {}}
-    except ValidationFailed as failed:
-        problems = by_path(failed.problems)
-        return {"windows": _windows(target_id, None, now), "entered_since": entered, "since_problems": problems}
-
-
 def _windows(target_id: str, entered: str | None, now: datetime) -> list[tuple[str, str, int]]:
     """Return the time windows of the recovery form: start, name (empty for an entered start), number of exports."""
     offered = [*_WINDOWS, *([(entered, "")] if entered else [])]
@@ -127,14 +118,12 @@ def _windows(target_id: str, entered: str | None, now: datetime) -> list[tuple[s
     return [(since, name, count) for (since, name), count in zip(offered, counts, strict=True)]
 
 
-def _may(target: Target, user: ConsoleUser, now: datetime) -> Mapping[str, bool]:
-    """Return for each action whether the page offers it in the target's current state."""
-    may_connect = user.principal.may_use_webhooks
+def _may(target: Target, now: datetime) -> Mapping[str, bool]:
+    """Return for each action whether the target's current state allows it."""
     return {
-        "connect": may_connect,
-        "ping": may_connect and target.status in PINGABLE,
+        "ping": target.status in PINGABLE,
         "pause": target.status is TargetStatus.ACTIVE,
-        "resume": may_connect and (target.status in RESUMABLE or target.is_held(now)),
+        "resume": target.status in RESUMABLE or target.is_held(now),
         "disable": target.status is not TargetStatus.DISABLED,
-        "recover": may_connect and target.status in ENABLED,
+        "recover": target.status in ENABLED,
     }

@@ -62,34 +62,6 @@ class ListView(NamedTuple):
     about: str
 
 
-class ViewTab(NamedTuple):
-    """A link to a view, with the number of its tickets."""
-
-    name: str
-    href: str
-    number: str
-    is_current: bool
-
-
-class FilterOption(NamedTuple):
-    """A value in a filter's menu, with the number of tickets that have it."""
-
-    text: str
-    href: str
-    number: str | None
-    is_chosen: bool
-
-
-class FilterMenu(NamedTuple):
-    """The menu of a filter; the link `clear` removes the filter."""
-
-    label: str
-    text: str
-    options: Sequence[FilterOption]
-    is_set: bool
-    clear: str
-
-
 class TicketRow(NamedTuple):
     """A row of a list; `at`, which it shows, is when the ticket was prepared or when its snooze ends."""
 
@@ -163,7 +135,7 @@ class TicketListPage(ConsolePage):
         title = export.ticket.get("title") or "Untitled"
         return TicketRow(export, title, row_line(export), address.href(export=export.id), export.created_at, None)
 
-    def _menus(self, found: "TicketList", names: Mapping[str, str], user: ConsoleUser) -> list[FilterMenu]:
+    def _menus(self, found: "TicketList", names: Mapping[str, str], user: ConsoleUser) -> list[dict[str, Any]]:
         counted: tuple[tuple[str, str, Mapping[str, str]], ...] = (
             ("severity", "Severity", {name: name.capitalize() for name in reversed(SEVERITIES)}),
             ("project_id", "Project", names),
@@ -272,10 +244,11 @@ def _neighbors(
     }
 
 
-def _tab(found: TicketList, view: ListView, first: ListView, total: int | None, now: datetime) -> ViewTab:
+def _tab(found: TicketList, view: ListView, first: ListView, total: int | None, now: datetime) -> dict[str, Any]:
     number = total if view is found.view else export_list.count(view.narrow(found.base, now))
     key = None if view is first else view.key
-    return ViewTab(view.name, found.address.filtered(view=key), _counted(number), view is found.view)
+    href, is_current = found.address.filtered(view=key), view is found.view
+    return {"name": view.name, "href": href, "number": _counted(number), "is_current": is_current}
 
 
 def _menu(
@@ -286,8 +259,10 @@ def _menu(
     counts: Mapping[str, int] | None,
     *,
     is_cut: bool = False,
-) -> FilterMenu:
+) -> dict[str, Any]:
     """Return the menu of a filter; without `texts`, its options are the counted values.
+
+    An option is its text, its address, the number of tickets with the value, and whether it is chosen.
 
     If `is_cut`, only the newest tickets were counted, so a value that only older tickets have is offered without a number.
     """
@@ -302,22 +277,20 @@ def _menu(
     numbers = {each: count(number) + ("+" if is_cut else "") for each, number in (counts or {}).items()}
     zero = None if counts is None or is_cut else count(0)
     options = [
-        FilterOption(texts.get(each, each), address.toggled(name, each), numbers.get(each, zero), each in chosen)
-        for each in values
+        (texts.get(each, each), address.toggled(name, each), numbers.get(each, zero), each in chosen) for each in values
     ]
     named = [texts.get(each, each) for each in chosen]
     text = "all" if not named else named[0] if len(named) == 1 else f"{len(named)} chosen"
-    return FilterMenu(label, text, options, bool(chosen), address.filtered(**{name: None}))
+    all_href = address.filtered(**{name: None}) if chosen else None
+    return {"label": label, "text": text, "options": options, "all_href": all_href}
 
 
-def _sort_menu(found: TicketList) -> FilterMenu:
+def _sort_menu(found: TicketList) -> dict[str, Any]:
     options = [
-        FilterOption(
-            text, found.address.filtered(sort=None if value == found.view.sort else value), None, value == found.sort
-        )
+        (text, found.address.filtered(sort=None if value == found.view.sort else value), None, value == found.sort)
         for value, text in _SORTS.items()
     ]
-    return FilterMenu("Sort", _SORTS[found.sort], options, False, "")
+    return {"label": "Sort", "text": _SORTS[found.sort], "options": options, "all_href": None}
 
 
 def _counted(number: int | None) -> str:
