@@ -138,10 +138,25 @@ class SessionGate:
     def require_own_form(self, req: falcon.Request, user: ConsoleUser, fields: Fields) -> None:
         """Raise SignInRequired or Forbidden unless the session is still valid and the form contains its CSRF token.
 
-        Updates `req.context.user`, because permissions may change while the form is sent.
+        The session may be revoked, or its permissions changed, while a slow client sends the form, so this updates
+        `req.context.user`.
         """
-        self._require_still_signed_in(req, user)
-        self._require_own_csrf(req, user, fields.get(CSRF_FIELD, ""))
+        found = [each for _, each in self._find_sessions(req) if isinstance(each, Session)]
+        session = next((each for each in found if each.id == user.session.id), None)
+        if session is None:
+            req.context.user = None
+            self._log_rejection(req, "session_ended_meanwhile")
+            raise SignInRequired(None)
+        req.context.user = replace(user, session=session)
+        csrf = fields.get(CSRF_FIELD, "")
+        if hmac.compare_digest(csrf.encode(), user.csrf.encode()):
+            return
+        account_id, dot, _ = csrf.partition(".")
+        if dot and account_id.isdecimal() and account_id != str(user.account_id):
+            self._log_rejection(req, "other_account")
+            raise Forbidden("This form belongs to another account. Nothing was changed. Open the page again.")
+        self._log_rejection(req, "csrf")
+        raise Forbidden("This form does not belong to your session. Nothing was changed. Reload the page and try again.")
 
     def require_one_account(self, req: falcon.Request, user: ConsoleUser) -> None:
         """Raise Forbidden if the browser sent valid sessions of several accounts: an attacker may have set one of them."""
@@ -180,7 +195,7 @@ class SessionGate:
                 "Create one that has it: `bin/riskrelay token create --user EMAIL --ability console`."
             )
         self._end_sessions(req)
-        self._set_cookie(resp, sessions.begin(principal, _browser(req), utc_now()))
+        self._set_cookie(resp, sessions.begin(principal, req.user_agent or "", utc_now()))
 
     def begin_for_user(
         self,
@@ -196,7 +211,7 @@ class SessionGate:
         Raises Conflict for a second use of `once` and for a disabled user, RateLimited.
         """
         self.limits.require_still_unblocked(req)
-        secret = sessions.begin_for_user(user_id, method, once, _browser(req), utc_now(), seal_id_token)
+        secret = sessions.begin_for_user(user_id, method, once, req.user_agent or "", utc_now(), seal_id_token)
         self._end_sessions(req)
         self._set_cookie(resp, secret)
 
@@ -245,30 +260,10 @@ class SessionGate:
             self._set_cookie(resp, "")
         raise SignInRequired(ended)
 
-    def _require_still_signed_in(self, req: falcon.Request, user: ConsoleUser) -> None:
-        # The session may have been revoked, or its permissions changed, while a slow client sent the form.
-        found = [each for _, each in self._find_sessions(req) if isinstance(each, Session)]
-        session = next((each for each in found if each.id == user.session.id), None)
-        if session is None:
-            req.context.user = None
-            self._log_rejection(req, "session_ended_meanwhile")
-            raise SignInRequired(None)
-        req.context.user = replace(user, session=session)
-
-    def _require_own_csrf(self, req: falcon.Request, user: ConsoleUser, csrf: str) -> None:
-        if hmac.compare_digest(csrf.encode(), user.csrf.encode()):
-            return
-        account_id, dot, _ = csrf.partition(".")
-        if dot and account_id.isdecimal() and account_id != str(user.account_id):
-            self._log_rejection(req, "other_account")
-            raise Forbidden("This form belongs to another account. Nothing was changed. Open the page again.")
-        self._log_rejection(req, "csrf")
-        raise Forbidden("This form does not belong to your session. Nothing was changed. Reload the page and try again.")
-
     def _find_sessions(self, req: falcon.Request) -> list[tuple[str, Session | SessionEndReason]]:
         """Return for each session cookie its session, or the reason why there is none, in the order of the cookies."""
         secrets = dict.fromkeys(req.get_cookie_values(self._cookie) or [])
-        return sessions.authenticate_cookies(list(secrets)[:_MAX_COOKIES], _browser(req), utc_now())
+        return sessions.authenticate_cookies(list(secrets)[:_MAX_COOKIES], req.user_agent or "", utc_now())
 
     def _end_sessions(self, req: falcon.Request) -> None:
         for _, found in self._find_sessions(req):
@@ -334,7 +329,3 @@ def _csrf(secret: str, account_id: int) -> str:
     """Return a session's CSRF token: the account and a keyed hash of it, from which the secret cannot be derived."""
     digest = hmac.digest(secret.encode(), f"forms of account {account_id}".encode(), "sha256")
     return f"{account_id}.{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
-
-
-def _browser(req: falcon.Request) -> str:
-    return req.user_agent or ""

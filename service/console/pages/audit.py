@@ -20,12 +20,11 @@ from storage.db import identifiers
 _PATHS: Final = {identifiers.EXPORT: "/exports/", identifiers.TARGET: "/targets/", identifiers.RECOVERY: "/recoveries/"}
 #: The actor of a user's request.
 _USER: Final = re.compile(r"user:([1-9][0-9]{0,8})")
-_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def _day(text: str) -> date | None:
     try:
-        return date.fromisoformat(text) if _DAY.fullmatch(text) else None
+        return date.fromisoformat(text)
     except ValueError:
         return None
 

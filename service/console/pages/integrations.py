@@ -45,14 +45,11 @@ _PROBLEMS: Final = {
     "not_configured": "no secret is set",
     "missing": "the header is missing",
     "twice": "the header was sent twice or contains a comma",
-    "wrong": "the value does not match",
+    "wrong": "the value is unknown, was revoked or has expired",
     "wrong_kind": "the token has the wrong kind",
     "lacks_ability": "the token lacks the required ability",
     "other_network": "the client's address is not in EMAIL_ALLOWED_NETWORKS",
 }
-#: The text for `wrong` if the credential is a token.
-_UNKNOWN_BEARER: Final = "the token does not exist, was revoked or has expired"
-_AUTHORIZATION: Final = "/Authorization"
 
 
 class IntegrationsPage(ConsolePage):
@@ -95,7 +92,5 @@ def _enabling_setting(family: RouteFamily, served: Container[RouteFamily]) -> st
     return "DEPLOYMENT_MODE=cloud" if family is RouteFamily.HANDOFFS else f"EXTRA_ROUTE_FAMILIES={family.value}"
 
 
-def _problem_text(path: str, code: str) -> str:
-    if code == "wrong" and path == _AUTHORIZATION:
-        return _UNKNOWN_BEARER
+def _problem_text(code: str) -> str:
     return _PROBLEMS.get(code, code.replace("_", " "))

@@ -155,7 +155,7 @@ def test_a_rejection_by_a_running_service_is_shown_once_it_is_written(
         assert answer.status == 401
         wait_until(lambda: InboundSource.SCANNER in rejections.last())
     shown = section(visitor(customer, tmp_path), InboundSource.SCANNER)
-    assert "<li><code>/X-Scanner-Secret</code> the value does not match</li>" in shown
+    assert "<li><code>/X-Scanner-Secret</code> the value is unknown, was revoked or has expired</li>" in shown
     assert answer.headers["x-request-id"] in shown
 
 

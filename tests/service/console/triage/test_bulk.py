@@ -219,10 +219,10 @@ def test_the_summary_of_all_matching_tickets_names_their_projects(
     selected = [export_id for (export_id,) in rows("SELECT id FROM exports")]
     assert span("/inbox", **picked(*selected)) == ["Projects: 2"]
     # Of many tickets, only the newest are counted.
-    monkeypatch.setattr(export_list, "MAX_FACETED", 3)
+    monkeypatch.setattr(export_list, "MAX_FACETED", 2)
     assert span("/inbox", all="yes") == ["Projects: 2"]
     summary = person.post("/inbox/review", action="dismiss", then="/inbox", all="yes").text
-    assert "Severities and projects of the newest 3 of them." in summary
+    assert "Severities and projects of the newest 2 of them." in summary
 
 
 @on_sqlite
