@@ -10,7 +10,6 @@ from markupsafe import Markup, escape
 
 from runtime.clock import utc_now
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.exports.state_machine import ExportStatus
 from schemas.targets.error_help import help_for
 from service.console.untrusted_text import visible
 
@@ -69,16 +68,6 @@ UNDOABLE: Final = frozenset({"dismissed", "snoozed"})
 #: The keys of the notices that report a failure.
 FAILURE_NOTICES: Final = frozenset({"validation_failed", "ping_failed", "token_erased"})
 
-#: Why a decision on a ticket is no longer possible, by the status of its export.
-TOO_LATE: Final[Mapping[ExportStatus, str]] = {
-    ExportStatus.APPROVED: "This ticket is approved already and waits for its delivery.",
-    ExportStatus.DELIVERING: "This ticket is approved already and is being delivered.",
-    ExportStatus.RETRY_SCHEDULED: "This ticket is approved already; its delivery is going to be tried again.",
-    ExportStatus.EXPORTED: "This ticket is delivered already.",
-    ExportStatus.FAILED: "This ticket was approved, and its delivery failed.",
-    ExportStatus.BLOCKED: "This ticket was approved, and its delivery is blocked.",
-    ExportStatus.DISMISSED: "This ticket is dismissed.",
-}
 #: Why a decision is refused if the ticket differs from the one on the page.
 TICKET_CHANGED: Final = "This ticket changed after you opened it: scans added places, or somebody edited it."
 

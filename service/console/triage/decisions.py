@@ -25,7 +25,7 @@ from service.console.layout import CONSOLE, Action, ConsolePage, Content, FormPa
 from service.console.preferences import store_shortcuts, store_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES
-from service.console.wording import TICKET_CHANGED, TOO_LATE
+from service.console.wording import TICKET_CHANGED, word
 from storage.accounts import audit_log
 from storage.exports import queries
 
@@ -280,10 +280,9 @@ def _prepared(export_id: str, user: ConsoleUser) -> Export:
 
 def _worded_conflict(export: Export, conflict: Conflict) -> Conflict:
     """Return `conflict`; if it is about the export's status or ticket, return a conflict with the console's text instead."""
-    if not isinstance(conflict, WrongStatus | TicketChanged):
-        return conflict
-    reason = TOO_LATE.get(export.status, TICKET_CHANGED if isinstance(conflict, TicketChanged) else None)
-    return conflict if reason is None else WrongStatus(f"{reason} Nothing was changed.")
+    if export.status is not ExportStatus.PREPARED and isinstance(conflict, WrongStatus | TicketChanged):
+        return WrongStatus(f"This ticket has the status “{word(export.status.value)}” now. Nothing was changed.")
+    return WrongStatus(f"{TICKET_CHANGED} Nothing was changed.") if isinstance(conflict, TicketChanged) else conflict
 
 
 def _parts(form: Fields) -> dict[str, Any]:

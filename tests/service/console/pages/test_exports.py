@@ -24,7 +24,7 @@ from service.app import create_app
 from service.console.choices import MAX_TARGETS
 from service.console.pages.exports import MAX_ENTRIES
 from service.console.triage.attempts import AttemptPhase, phases_of
-from service.console.wording import TOO_LATE
+from service.console.wording import word
 from storage.accounts import audit_chain, audit_log, projects
 from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, receipts, recoveries, transitions
@@ -272,7 +272,9 @@ def test_an_outdated_button_says_the_state_and_changes_nothing(
             seen = {"target_id": target_id, "ticket_digest": before.ticket_digest}
             page = person.post(f"/exports/{export_id}/{verb.lower()}", **seen)
             assert page.status_code == 409, (status, verb)
-            assert TOO_LATE.get(status, f"is prepared; {verb.lower()} needs") in page.text
+            is_prepared = status is ExportStatus.PREPARED
+            reason = f"is prepared; {verb.lower()} needs" if is_prepared else f"the status “{word(status.value)}” now"
+            assert reason in page.text
             assert f'href="/console/exports/{export_id}"' in page.text
             assert (queries.get(export_id), wake_ups.notifications) == (before, 0), (status, verb)
 

@@ -508,7 +508,7 @@ def test_a_conflicting_decision_links_the_ticket_and_the_list(person: ConsoleBro
     assert f'<a href="/console/exports/{export_id}">Open the ticket</a>' in page.text
     assert '<a href="/console/inbox?severity=high&amp;export=x">Back to the list</a>' in page.text
     assert "Open the ticket to see who decided or edited." in page.text
-    assert "This ticket is dismissed. Nothing was changed." in page.text
+    assert "This ticket has the status “dismissed” now. Nothing was changed." in page.text
     assert f"Export {export_id} is" not in page.text
 
 
@@ -525,7 +525,7 @@ def test_an_approval_of_an_edited_ticket_is_refused_with_its_current_state(
     assert "This ticket changed after you opened it" in page.text
     person.post(f"/exports/{export_id}/dismiss", reason="wont_fix")
     page = person.post(f"/exports/{export_id}/approve", **seen)
-    assert (page.status_code, "This ticket is dismissed. Nothing was changed." in page.text) == (409, True)
+    assert (page.status_code, "This ticket has the status “dismissed” now. Nothing was changed." in page.text) == (409, True)
     assert "with this digest" not in page.text
 
 
