@@ -7,13 +7,11 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import BackgroundWakeUps, WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api import approval_rules, bulk, export_actions, exports, findings, recoveries, sessions, target_actions
+from service.api import approval_rules, bulk, exports, findings, intake, recoveries, sessions, targets
 from service.api.accounts import accounts, audit, projects, tokens, users
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
-from service.api.intake import compliance, email, scanner, uploads
 from service.api.metrics import MetricsResource
-from service.api.resources import ApiContext
-from service.api.targets import ProvidersResource, TargetResource, TargetsResource
+from service.api.routes import ApiContext
 from service.console.routes import Console
 from service.http import error_responses
 from service.http.limits.large_body_limiter import BodyBudgets
@@ -69,63 +67,23 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
     docs_page = DocsPageResource()
     api = ApiContext.of(settings, operations)
 
-    resources = (
-        scanner.ScannerResultsResource(api, secrets),
-        email.EmailWebhookResource(api, secrets, settings),
-        TargetsResource(api),
-        TargetResource(api),
-        ProvidersResource(api),
-        target_actions.TargetValidationResource(api),
-        target_actions.TargetPingResource(api),
-        target_actions.TargetSwitchResource("pause", api),
-        target_actions.TargetResumptionResource(api),
-        target_actions.TargetSwitchResource("disable", api),
-        exports.TicketExportsResource(api),
-        exports.TicketExportResource(api),
-        exports.TicketExportPartsResource("attempts", api),
-        exports.TicketExportPartsResource("events", api),
-        exports.TicketExportReceiptResource(api),
-        export_actions.TicketExportApprovalResource(api),
-        export_actions.TicketExportRetryResource(api),
-        export_actions.TicketExportDecisionResource("dismiss", api),
-        export_actions.TicketExportDecisionResource("restore", api),
-        export_actions.TicketExportDecisionResource("snooze", api),
-        export_actions.TicketExportDecisionResource("split", api),
-        bulk.BulkDecisionsResource(api),
-        bulk.BulkJobsResource(api),
-        bulk.BulkJobResource(api),
-        bulk.BulkJobCancellationResource(api),
-        findings.FindingsResource(api),
-        findings.FindingResource(api),
-        projects.ProjectsResource(api),
-        projects.ProjectResource(api),
-        accounts.OwnAccountResource(api),
-        accounts.AccountsResource(api),
-        accounts.AccountResource(api),
-        users.UsersResource(api),
-        users.UserResource(api),
-        users.GrantsResource(api),
-        users.GrantResource(api),
-        tokens.TokensResource(api),
-        tokens.TokenResource(api),
-        projects.ScanRunsResource(api),
-        projects.ScanRunResource(api),
-        audit.AuditResource(api),
-        audit.ComplianceRequestsResource(api),
-        audit.ComplianceRequestResource(api),
-        recoveries.RecoveriesResource(api),
-        recoveries.RecoveryResource(api),
-        recoveries.RecoveryCancellationResource(api),
-        approval_rules.ApprovalRulesResource(api),
-        approval_rules.ApprovalRuleResource(api),
-        approval_rules.ApprovalRuleTestResource(api),
-        uploads.EvidenceCapturesResource(api),
-        uploads.CmsDiagnosticsResource(api),
-        uploads.StorefrontDiagnosticsResource(api),
-        uploads.HandoffResource(api),
-        compliance.ComplianceWebhooksResource(secrets, operations),
-        sessions.ConsoleSessionsResource(api),
-        sessions.ConsoleSessionRevocationResource(api),
+    resources: tuple[Any, ...] = (
+        *intake.scanner_and_email_routes(api, secrets, settings),
+        *targets.routes(api),
+        *exports.routes(api),
+        *bulk.routes(api),
+        *findings.routes(api),
+        *projects.routes(api),
+        *accounts.routes(api),
+        *users.routes(api),
+        *tokens.routes(api),
+        *projects.scan_run_routes(api),
+        *audit.routes(api),
+        *recoveries.routes(api),
+        *approval_rules.routes(api),
+        *intake.upload_routes(api),
+        intake.compliance_route(api, secrets),
+        *sessions.routes(api),
         HealthResource(settings),
         ReadinessResource(ReadinessChecks(wake_ups, vault, settings.data_dir)),
         MetricsResource(settings.data_dir, wake_ups),

@@ -44,7 +44,7 @@ class RejectionRecorder:
 
     def watch(self, resources: Iterable[Any]) -> None:
         """Record rejections of the resources that have a `source`."""
-        self._sources = {each.path: each.source for each in resources if hasattr(each, "source")}
+        self._sources = {each.path: each.source for each in resources if getattr(each, "source", None)}
 
     def record(self, req: falcon.Request, error: RiskRelayError, status: int) -> None:
         """Record why a source's request was rejected; never waits and never fails."""

@@ -1,7 +1,7 @@
 """`/api/account`: the caller's own account. `/api/accounts`: every account, for administrators."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import falcon
 
@@ -10,23 +10,25 @@ from schemas.accounts.forms import AccountChangeForm, AccountForm, AccountNameFo
 from schemas.api.administration import AccountResponse
 from schemas.api.response_fields import dump
 from schemas.base.principal import Ability, Manager
-from service.api.accounts.authority import ChangeableRecord, ManagedCollection, ManagedResource
-from service.api.resources import once_per_key
+from service.api.accounts.authority import AccountBearer
+from service.api.routes import ApiContext, Endpoint, Route, read
 from service.http.idempotency import ApiResponse
-from service.http.paging import PageRequest, send_record
+from service.http.paging import read_numbered_page, send_page, send_record
+from service.http.request_pipeline import Operation
 from service.operations.accounts import accounts as operations
-from service.operations.accounts.authority import found
+from service.operations.accounts.authority import finder
 from storage.accounts import accounts
 from storage.accounts.account_limits import STORED
 from storage.accounts.accounts import Account
 
 
-class _AccountRecords(ManagedResource):
-    """Returns each account with how much it uses of each limit."""
+def routes(api: ApiContext) -> Iterator[Route]:
+    """Yield the routes of accounts; a record also says how much the account uses of each limit."""
+    manager, administrator = AccountBearer(api.operator_account), AccountBearer(api.operator_account, Ability.ADMIN)
 
-    def records(self, found: list[Account]) -> list[dict[str, Any]]:
-        """Return the JSON objects of accounts. One query per limit counts for all of them."""
-        usage = self._api.limits.usage([each.id for each in found], utc_now())
+    def shown(found: Sequence[Account]) -> list[dict[str, Any]]:
+        # One query per limit counts for all accounts.
+        usage = api.limits.usage([each.id for each in found], utc_now())
         return [
             {
                 **dump(AccountResponse, each),
@@ -35,57 +37,53 @@ class _AccountRecords(ManagedResource):
             for each in found
         ]
 
+    def show(account: Account) -> dict[str, Any]:
+        return shown([account])[0]
 
-class OwnAccountResource(_AccountRecords):
-    """Reads and renames the account of the token."""
+    def read_own(req: falcon.Request, resp: falcon.Response) -> None:
+        send_record(resp, show(accounts.get_account(req.context.principal.account_id)))
 
-    path = "/api/account"
-    form = AccountNameForm
+    def rename_own(req: falcon.Request) -> ApiResponse:
+        principal = req.context.principal
+        return ApiResponse(
+            200, show(operations.rename_account(principal.account_id, req.context.payload["name"], principal))
+        )
 
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return the account."""
-        send_record(resp, self.record(accounts.get_account(req.context.principal.account_id)))
+    def list_page(req: falcon.Request, resp: falcon.Response) -> None:
+        page = read_numbered_page(req)
+        before = None if page.before is None else int(page.before)
+        send_page(resp, api.url(req), page, shown(accounts.list_page(page.fetch_limit, before)))
 
-    @once_per_key
-    def on_patch(self, req: falcon.Request) -> ApiResponse:
-        """Rename the account, and return it."""
-        principal, name = req.context.principal, req.context.payload["name"]
-        return ApiResponse(200, self.record(operations.rename_account(principal.account_id, name, principal)))
-
-
-class AccountsResource(_AccountRecords, ManagedCollection):
-    """Creates accounts, and lists them."""
-
-    path = "/api/accounts"
-    reading = Ability.ADMIN
-    form = AccountForm
-    filters = {}  # noqa: RUF012 - never changed
-
-    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Account]:
-        """Return a page of all accounts."""
-        return accounts.list_page(page.fetch_limit, before)
-
-    def create(self, req: falcon.Request) -> Account:
-        """Add the account."""
-        body = req.context.payload
-        return operations.add_account(body["name"], req.context.actor, may_use_webhooks=body["may_use_webhooks"])
+    yield Route(
+        "/api/account",
+        get=Endpoint(Operation(manager), read_own),
+        patch=api.once_per_key(Operation(manager, AccountNameForm()), rename_own),
+    )
+    yield Route(
+        "/api/accounts",
+        get=Endpoint(Operation(administrator), list_page),
+        post=api.created(administrator, AccountForm(), _create, show),
+    )
+    yield Route(
+        "/api/accounts/{account_id}",
+        get=read(administrator, _find, show),
+        patch=api.changed(administrator, AccountChangeForm(), _change, show),
+    )
 
 
-class AccountResource(_AccountRecords, ChangeableRecord):
-    """Reads and changes one account."""
+def _create(req: falcon.Request) -> Account:
+    body = req.context.payload
+    return operations.add_account(body["name"], req.context.actor, may_use_webhooks=body["may_use_webhooks"])
 
-    path = f"{AccountsResource.path}/{{account_id}}"
-    reading = Ability.ADMIN
-    form = AccountChangeForm
 
-    def find(self, text: str, actor: Manager) -> Account:
-        """Return the account."""
-        return found(text, "account", lambda number, _: accounts.find_account(number), actor)
+_find: Final = finder("account", lambda account_id, _: accounts.find_account(account_id))
 
-    def change(self, account: Account, changes: Mapping[str, Any], actor: Manager) -> Account:
-        """Rename the account, and allow or forbid its webhook targets."""
-        if "name" in changes:
-            account = operations.rename_account(account.id, changes["name"], actor)
-        if "may_use_webhooks" in changes:
-            account = operations.set_webhooks(account.id, changes["may_use_webhooks"], actor)
-        return account
+
+def _change(account_id: str, changes: Mapping[str, Any], actor: Manager) -> Account:
+    """Rename the account, and allow or forbid its webhook targets."""
+    account = _find(account_id, actor)
+    if "name" in changes:
+        account = operations.rename_account(account.id, changes["name"], actor)
+    if "may_use_webhooks" in changes:
+        account = operations.set_webhooks(account.id, changes["may_use_webhooks"], actor)
+    return account

@@ -3,72 +3,57 @@
 An account sees the entries about itself and those by its users. The records of compliance requests contain no personal data.
 """
 
+from collections.abc import Container, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
-
-import falcon
 
 from runtime.clock import utc_now
 from schemas.api.administration import AuditEntryResponse, dump_compliance_request
+from schemas.api.response_fields import dump
 from schemas.base.principal import Ability
 from schemas.base.timestamps import parse_rfc3339, to_ms
-from service.api.accounts.authority import ACCOUNT, ManagedList, ManagedResource
-from service.http.paging import NUMBERS, Matching, PageRequest, read_page, send_page, send_record
+from schemas.compliance.requests import ComplianceRequest
+from service.api.accounts.authority import AccountBearer, numbered
+from service.api.routes import ApiContext, Route, read
+from service.http.paging import Matching
 from service.operations.accounts import audit
 from storage.accounts.audit_log_sql import AuditFilter
 from storage.compliance import requests
 from storage.db import identifiers
 
-_WORD: Final = Matching(audit.is_word)
-_MOMENT: Final = Matching(parse_rfc3339, "invalid_timestamp")
+_FILTERS: Final[Mapping[str, Container[str]]] = {
+    **dict.fromkeys(("actor", "action", "object"), Matching(audit.is_word)),
+    **dict.fromkeys(("created_after", "created_before"), Matching(parse_rfc3339, "invalid_timestamp")),
+}
 
 
-class AuditResource(ManagedList):
-    """Lists the audit log."""
+def routes(api: ApiContext) -> Iterator[Route]:
+    """Yield the routes of the audit log and of compliance requests."""
+    manager, administrator = AccountBearer(api.operator_account), AccountBearer(api.operator_account, Ability.ADMIN)
+    yield Route("/api/audit", get=numbered(api, manager, _list_entries, partial(dump, AuditEntryResponse), _FILTERS))
 
-    path = "/api/audit"
-    response = AuditEntryResponse
-    filters = {  # noqa: RUF012 - never changed
-        ACCOUNT: NUMBERS,
-        **dict.fromkeys(("actor", "action", "object"), _WORD),
-        **dict.fromkeys(("created_after", "created_before"), _MOMENT),
-    }
+    def show(request: ComplianceRequest) -> dict[str, Any]:
+        return dump_compliance_request(request, utc_now())
 
-    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[dict[str, Any]]:
-        """Return a page of entries."""
-        named = page.filters
-        filters = AuditFilter(
-            account_id,
-            named.get("object"),
-            named.get("actor"),
-            named.get("action"),
-            _ms(named.get("created_after")),
-            _ms(named.get("created_before")),
-        )
-        return audit.list_page(filters, page.fetch_limit, before)
+    yield Route(
+        "/api/compliance-requests",
+        get=api.listed(
+            administrator,
+            identifiers.COMPLIANCE,
+            lambda _, limit, before: requests.list_page(limit, before, None, None),
+            show,
+        ),
+    )
+    yield Route(
+        "/api/compliance-requests/{compliance_id}",
+        get=read(administrator, lambda compliance_id, _: requests.get(compliance_id), show),
+    )
 
 
-class ComplianceRequestsResource(ManagedResource):
-    """Lists compliance requests."""
-
-    path = "/api/compliance-requests"
-    reading = Ability.ADMIN
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return a page of the requests."""
-        page, now = read_page(req, identifiers.COMPLIANCE), utc_now()
-        found = requests.list_page(page.fetch_limit, page.before, None, None)
-        send_page(resp, self._url, page, [dump_compliance_request(each, now) for each in found])
-
-
-class ComplianceRequestResource(ManagedResource):
-    """Reads one compliance request."""
-
-    path = f"{ComplianceRequestsResource.path}/{{compliance_id}}"
-    reading = Ability.ADMIN
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, compliance_id: str) -> None:
-        """Return the request."""
-        send_record(resp, dump_compliance_request(requests.get(compliance_id), utc_now()))
+def _list_entries(
+    account_id: int | None, actor: str, action: str, subject_id: str, after: str, until: str, *part: Any
+) -> list[dict[str, Any]]:
+    return audit.list_page(AuditFilter(account_id, subject_id, actor, action, _ms(after), _ms(until)), *part)
 
 
 def _ms(text: str | None) -> int | None:

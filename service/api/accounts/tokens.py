@@ -3,39 +3,36 @@
 Only the first response to a creation contains the text of a token, which is never stored.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.accounts.forms import TokenForm
 from schemas.api.administration import TokenResponse
+from schemas.api.response_fields import dump
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
-from schemas.base.principal import Manager
-from service.api.accounts.authority import ACCOUNT, ManagedCollection, ManagedRecord, number
+from service.api.accounts.authority import AccountBearer, numbered
+from service.api.routes import ApiContext, Route, read, removed
 from service.http.idempotency import ApiResponse
-from service.http.paging import NUMBERS, PageRequest
+from service.http.paging import NUMBERS
+from service.http.request_pipeline import Operation
 from service.operations.accounts import tokens as operations
-from service.operations.accounts.authority import found
+from service.operations.accounts.authority import finder
 from storage.accounts import accounts, tokens
-from storage.accounts.tokens import Token
 
 
-class TokensResource(ManagedCollection):
-    """Creates tokens, and lists them."""
+def routes(api: ApiContext) -> Iterator[Route]:
+    """Yield the routes of tokens."""
+    manager, show = AccountBearer(api.operator_account), partial(dump, TokenResponse)
 
-    path = "/api/tokens"
-    response = TokenResponse
-    form = TokenForm
-    filters = {ACCOUNT: NUMBERS, "user_id": NUMBERS}  # noqa: RUF012 - never changed
+    find = finder("token", tokens.find)
 
-    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Token]:
-        """Return a page of tokens."""
-        return tokens.list_page(account_id, number(page, "user_id"), page.fetch_limit, before)
-
-    def create(self, req: falcon.Request) -> tuple[Token, str]:
-        """Create the token, and return it with its text. Raises ValidationFailed."""
+    def create(req: falcon.Request) -> ApiResponse:
+        """Create the token; a replayed response does not contain its text. Raises ValidationFailed."""
         body, actor, now = req.context.payload, req.context.actor, utc_now()
         user = accounts.find_user(body["user_id"] or req.context.principal.user_id, actor.account_id)
         if user is None or user.removed_at is not None:
@@ -43,26 +40,16 @@ class TokensResource(ManagedCollection):
         expires = None if body["expires_at"] is None else body["expires_at"] - now
         if expires is not None and body["expires_at"] <= now:
             raise ValidationFailed(problem("/expires_at", "in_the_past"))
-        return operations.create(user, body["kind"], body["abilities"], body["name"], expires, actor, now)
+        token, text = operations.create(user, body["kind"], body["abilities"], body["name"], expires, actor, now)
+        return replace(api.created_response(req, {**show(token), "token": None}), secrets={"token": text})
 
-    def created(self, made: tuple[Token, str]) -> ApiResponse:
-        """Return the response with the token's text; a replayed response does not contain it."""
-        token, text = made
-        response = super().created(token)
-        return replace(response, body={**response.body, "token": None}, secrets={"token": text})
-
-
-class TokenResource(ManagedRecord):
-    """Reads and revokes one token."""
-
-    path = f"{TokensResource.path}/{{token_id}}"
-    response = TokenResponse
-
-    def find(self, text: str, actor: Manager) -> Token:
-        """Return the token, without its text."""
-        return found(text, "token", tokens.find, actor)
-
-    def on_delete(self, req: falcon.Request, resp: falcon.Response, token_id: str) -> None:
-        """Revoke the token; does nothing if it is already revoked."""
-        operations.revoke(self.find(token_id, req.context.actor).id, req.context.actor)
-        resp.status = falcon.HTTP_204
+    yield Route(
+        "/api/tokens",
+        get=numbered(api, manager, tokens.list_page, show, {"user_id": NUMBERS}),
+        post=api.once_per_key(Operation(manager, TokenForm()), create),
+    )
+    yield Route(
+        "/api/tokens/{token_id}",
+        get=read(manager, find, show),
+        delete=removed(manager, lambda token_id, actor: operations.revoke(find(token_id, actor).id, actor)),
+    )

@@ -9,10 +9,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.intake.sources import connected_status
 from schemas.settings.definitions import RouteFamily
-from service.api.intake.compliance import ComplianceWebhooksResource
-from service.api.intake.email import EmailWebhookResource
-from service.api.intake.scanner import ScannerResultsResource
-from service.api.intake.uploads import CmsDiagnosticsResource, EvidenceCapturesResource, StorefrontDiagnosticsResource
+from service.api import intake
 from service.console.layout import CONSOLE, ConsolePage
 from service.console.sessions import ConsoleUser
 from storage.accounts import projects
@@ -22,22 +19,22 @@ from storage.secrets.integrations import MAX_TOKENS, Integration, SharedSecrets
 
 
 class _Source(NamedTuple):
-    """A source: its name, its API resource, and its credential, which is a shared secret or a token with an ability."""
+    """A source: its name, its API route, and its credential, which is a shared secret or a token with an ability."""
 
     name: str
-    resource: Any
+    route: intake.InboundRoute
     integration: Integration | None = None
     variable: str = ""
     ability: Ability | None = None
 
 
 SOURCES: Final = (
-    _Source("Scanner", ScannerResultsResource, Integration.SCANNER, "SCANNER_SHARED_SECRET"),
-    _Source("Email", EmailWebhookResource, Integration.EMAIL, "EMAIL_WEBHOOK_SECRET"),
-    _Source("Browser extension", EvidenceCapturesResource, ability=Ability.UPLOAD_EVIDENCE),
-    _Source("CMS plugin", CmsDiagnosticsResource, ability=Ability.UPLOAD_CMS_DIAGNOSTICS),
-    _Source("Storefront app", StorefrontDiagnosticsResource, ability=Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
-    _Source("Storefront compliance", ComplianceWebhooksResource, Integration.STOREFRONT, "STOREFRONT_WEBHOOK_SECRET"),
+    _Source("Scanner", intake.SCANNER, Integration.SCANNER, "SCANNER_SHARED_SECRET"),
+    _Source("Email", intake.EMAIL, Integration.EMAIL, "EMAIL_WEBHOOK_SECRET"),
+    _Source("Browser extension", intake.CAPTURES, ability=Ability.UPLOAD_EVIDENCE),
+    _Source("CMS plugin", intake.CMS_DIAGNOSTICS, ability=Ability.UPLOAD_CMS_DIAGNOSTICS),
+    _Source("Storefront app", intake.STOREFRONT_DIAGNOSTICS, ability=Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
+    _Source("Storefront compliance", intake.COMPLIANCE, Integration.STOREFRONT, "STOREFRONT_WEBHOOK_SECRET"),
 )
 
 #: Texts for problems with a credential; other problems are shown as their code.
@@ -65,11 +62,11 @@ class IntegrationsPage(ConsolePage):
         accepted, rejected = integrations.last_accepted(), rejections.last()
 
         def card(kind: _Source) -> dict[str, Any]:
-            resource = kind.resource
-            accepted_at, rejection = accepted[resource.source], rejected.get(resource.source)
+            route = kind.route
+            accepted_at, rejection = accepted[route.source], rejected.get(route.source)
             return {
                 "kind": kind,
-                "enabling_setting": _enabling_setting(resource.family, self._settings.route_families),
+                "enabling_setting": _enabling_setting(route.family, self._settings.route_families),
                 "secret": secrets[kind.integration.value] if kind.integration else None,
                 "tokens": tokens.get(kind.ability, 0) if kind.ability else 0,
                 "connected": connected_status(accepted_at, rejection),

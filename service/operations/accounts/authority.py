@@ -36,14 +36,18 @@ class OperatorAccount:
         return self._is_first and account_id == accounts.first_id()
 
 
-def found(
-    text: str, what: str, find: Callable[[int, int | None], Record | None], actor: Manager, largest: int = MAX_ROW_ID
-) -> Record:
-    """Return the record with the id in a path, if the caller may see it. Raises NotFound."""
-    record = find(int(text), actor.account_id) if _NUMBER.fullmatch(text) and int(text) <= largest else None
-    if record is None:
-        raise NotFound(f"There is no such {what}.")
-    return record
+def finder(
+    what: str, find: Callable[[int, int | None], Record | None], largest: int = MAX_ROW_ID
+) -> Callable[[str, Manager], Record]:
+    """Return a function that returns the record with the id in a path, if the caller may see it, and raises NotFound."""
+
+    def found(text: str, actor: Manager) -> Record:
+        record = find(int(text), actor.account_id) if _NUMBER.fullmatch(text) and int(text) <= largest else None
+        if record is None:
+            raise NotFound(f"There is no such {what}.")
+        return record
+
+    return found
 
 
 def token_of(actor: Manager) -> TokenPrincipal | None:

@@ -1,18 +1,15 @@
 """Use cases of projects, scan runs and reports: create and change them, and set how findings become tickets."""
 
+from typing import Final
+
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
 from schemas.base.principal import Manager
 from schemas.intake.grouping import TicketGrouping
-from service.operations.accounts.authority import found
+from service.operations.accounts.authority import finder
 from storage.accounts import audit_log, projects
 from storage.accounts.projects import Project, Report, ScanRun
 from storage.db.engine import transaction
-
-
-def get(project_id: str, actor: Manager) -> Project:
-    """Return a project that the caller may see. Raises NotFound."""
-    return found(project_id, "project", _find, actor)
 
 
 def add(name: str, account_id: int, shop_domain: str | None, grouping: TicketGrouping, actor: Manager) -> Project:
@@ -65,3 +62,7 @@ def _find(project_id: int, account_id: int | None) -> Project | None:
         return projects.get_project(project_id, account_id)
     except NotFound:
         return None
+
+
+#: Returns a project that the caller may see. Raises NotFound.
+get: Final = finder("project", _find)

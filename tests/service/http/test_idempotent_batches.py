@@ -34,7 +34,7 @@ class ConcurrentApprovals:
         self.target_id = make_target(customer).id
         self.batches: list[int] = []
         resource: Any = (client.app._router.find(f"{EXPORTS}/exp_1/approve") or (None,))[0]
-        self._waiting = resource._batches._batches._waiting
+        self._waiting = resource.on_post.__self__._batches._batches._waiting
         self._is_held, self._may_go_on = threading.Event(), threading.Event()
         self._first = make_exports(customer, 1)[0]
         approve, approve_all = ExportOperations.approve, ExportOperations.approve_all

@@ -10,6 +10,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.targets.target import Target
 from schemas.triage.approval_rules import MAX_RULES, RuleAction, RuleActionType
 from service.http.limits import large_body_limiter
+from service.http.limits.large_body_limiter import LargeBodyQueue
 from storage.accounts import tokens
 from storage.db.engine import execute, rows
 from storage.exports import recoveries
@@ -238,13 +239,20 @@ def test_tests_of_rules_run_one_at_a_time_in_batches_with_yields_between_them(
     """Otherwise forty tests of one account delay the polls of another one by 45 seconds."""
     make_exports(customer, 5, utc_now())
     rule_id = make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("a",))).id
-    resource: Any = (client.app._router.find(f"{RULES}/{rule_id}/test") or (None,))[0]
+    queues: list[LargeBodyQueue] = []
+    acquire = LargeBodyQueue._acquire
+
+    def recorded(queue: LargeBodyQueue, sender: str) -> None:
+        queues.append(queue)
+        acquire(queue, sender)
+
+    monkeypatch.setattr(LargeBodyQueue, "_acquire", recorded)
     yields: list[bool] = []
     monkeypatch.setattr(approval_rules, "_TEST_BATCH", 2)
-    monkeypatch.setattr(large_body_limiter._YieldPoint, "__call__", lambda _: yields.append(resource._queue._is_busy))
+    monkeypatch.setattr(large_body_limiter._YieldPoint, "__call__", lambda _: yields.append(queues[0]._is_busy))
     assert call("POST", customer, f"{RULES}/{rule_id}/test").send(client).json["matched"] == 5
     assert yields == [True] * 3
-    assert resource._queue._is_busy is False
+    assert queues[0]._is_busy is False
 
 
 def test_a_fresh_installation_has_no_rules(client: TestClient, customer: Customer) -> None:

@@ -1,1 +1,0 @@
-"""Resources for other systems: scanners, mail servers, browser extensions, plugins, storefronts."""
