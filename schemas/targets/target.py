@@ -69,7 +69,7 @@ class TargetRequest:
 class TargetEdit:
     """A client's changes of a target: None leaves a member as it is; the limit changes if `sets_limit` is true.
 
-    `provider_settings` replace all settings; `service.operations.provider_checks` validates them.
+    `provider_settings` replace all settings; `service.operations.targets` validates them.
     """
 
     name: str | None = None

@@ -6,21 +6,22 @@ refuse everything else. No transaction and no connection is held while waiting f
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
-from schemas.base.errors import Conflict, RiskRelayError, WebhooksForbidden
+from schemas.base.errors import Conflict, FieldProblem, RiskRelayError, ValidationFailed, WebhooksForbidden
 from schemas.base.principal import Actor, OperatorPrincipal, TokenPrincipal
+from schemas.content_policy.checked_form import read_checked
+from schemas.targets.forms import settings_form
 from schemas.targets.pings import BEGIN_WITHIN_S, Ping, PingResult
 from schemas.targets.target import RESUMABLE, Target, TargetEdit, TargetRequest, TargetStatus
 from schemas.targets.validations import Validation
-from schemas.trackers.registry import GENERIC_WEBHOOK
+from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 from service.operations.address_check import AddressCheck
-from service.operations.provider_checks import checked_edit, require_page
 from storage.accounts.account_limits import AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
 from storage.db import engine
@@ -33,6 +34,8 @@ from storage.targets.validations import RequestedValidation
 
 #: The `status_reason` of a target that a client paused or disabled; for the operator it is the actor's key.
 BY_CLIENT: Final = "client"
+#: The problem code of a URL that is not a page of the target's tracker.
+NO_TRACKER_PAGE: Final = "no_tracker_page"
 
 #: Pause between two reads of a row. The average delay of the response is half of it.
 _POLL_INTERVAL_S: Final = 0.05
@@ -62,7 +65,7 @@ class TargetOperations:
         """Check the URLs of a new target of an account. Waits for the resolver. Raises ValidationFailed."""
         self.check.require_safe(request.base_url, account_id)
         self._require_safe_api(request.provider_settings, account_id)
-        require_page(request.provider_key, request.base_url, request.provider_settings)
+        _require_page(request.provider_key, request.base_url, request.provider_settings)
 
     def create(self, request: TargetRequest, account_id: int, actor: Actor) -> Target:
         """Store a target whose URL has passed `require_safe`. Raises ValidationFailed, also at the account's limit."""
@@ -79,14 +82,14 @@ class TargetOperations:
         """Check a new URL and new settings like those of a new target. Raises ValidationFailed."""
         target = self.get(target_id, actor)
         engine.release()
-        edit = checked_edit(edit, target)
+        edit = _checked_edit(edit, target)
         base_url = target.base_url if edit.base_url is None else edit.base_url
         if base_url != target.base_url:
             self.check.require_safe(base_url, target.account_id)
         if base_url != target.base_url or edit.provider_settings is not None:
             settings = target.provider_settings if edit.provider_settings is None else edit.provider_settings
             self._require_safe_api(settings, target.account_id)
-            require_page(target.provider_key, base_url, settings)
+            _require_page(target.provider_key, base_url, settings)
 
     def edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
         """Change a target after `require_safe_edit`; waiting exports are sent to the new URL.
@@ -95,7 +98,7 @@ class TargetOperations:
         """
         now = utc_now()
         if edit.provider_settings is not None:
-            edit = checked_edit(edit, self.get(target_id, actor))
+            edit = _checked_edit(edit, self.get(target_id, actor))
         with engine.transaction():
             is_moved = changes.edit(target_id, edit, self.default_secret, now, actor.key, actor.account_id)
             if edit.provider_settings is not None or (is_moved and isinstance(actor, OperatorPrincipal)):
@@ -281,3 +284,26 @@ class TargetOperations:
             time.sleep(_POLL_INTERVAL_S)
         engine.release()
         return job
+
+
+def _checked_edit(edit: TargetEdit, target: Target) -> TargetEdit:
+    """Return an edit whose settings the form of the target's provider has validated.
+
+    Raises ValidationFailed below `/provider_settings`.
+    """
+    if edit.provider_settings is None:
+        return edit
+    try:
+        settings = read_checked(settings_form(target.provider_key), edit.provider_settings)
+    except ValidationFailed as failed:
+        problems = [replace(each, path=f"/provider_settings{each.path}") for each in failed.problems]
+        raise ValidationFailed(*problems) from None
+    return replace(edit, provider_settings=settings or {})
+
+
+def _require_page(provider_key: str, base_url: str, settings: Mapping[str, Any]) -> None:
+    """Raise ValidationFailed on `/base_url` unless the URL is a page of the tracker; a webhook accepts every valid URL."""
+    tracker = TRACKERS.get(provider_key)
+    message = None if tracker is None else tracker.problem_of(base_url, settings)
+    if message is not None:
+        raise ValidationFailed(FieldProblem("/base_url", NO_TRACKER_PAGE, message))

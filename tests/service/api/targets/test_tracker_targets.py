@@ -9,7 +9,7 @@ from openapi_schema_validator import OAS31Validator
 
 from runtime.clock import utc_now
 from schemas.trackers.registry import TRACKERS, provider_keys
-from service.operations.provider_checks import NO_TRACKER_PAGE
+from service.operations.targets import NO_TRACKER_PAGE
 from storage.accounts import audit_log
 from storage.db.engine import rows
 from storage.secrets.vault import Vault
