@@ -40,7 +40,8 @@ from service.http.auth import Bearer, Principal, SharedSecret, StorefrontSignatu
 from service.http.idempotency import ApiResponse, run_and_roll_back
 from service.http.paging import send_record
 from service.http.request_pipeline import Body, Operation
-from service.operations.intake import get_handoff, require_grant
+from service.operations.intake import get_handoff
+from storage.accounts.grants import manageable
 from storage.intake.emails import prepare_email
 from storage.intake.handoffs import prepare_upload
 from storage.secrets.integrations import Integration, SharedSecrets
@@ -119,7 +120,7 @@ def _uploading(api: ApiContext, ability: Ability, form: Form, response: type[Res
             content = dump_upload(response, upload, handoff)
             return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
 
-        require_grant(upload, req.context.principal)
+        manageable(req.context.principal, upload.project_id, upload.report_id)
         api.executor.respond(req, resp, work, natural_key=natural_key(upload))
 
     bearer = Bearer(TokenKind.PLATFORM, ability)
@@ -150,15 +151,17 @@ def compliance_route(api: ApiContext, secrets: SharedSecrets) -> Route:
         order = read_webhook(context.read_headers, context.payload)
 
         def receive() -> datetime | None:
-            return api.operations.compliance.receive(order, context.raw_body, context.signature, context.principal.key)
+            return api.operations.intake.receive_compliance(
+                order, context.raw_body, context.signature, context.principal.key
+            )
 
         if context.is_dry_run:
-            due_at = run_and_roll_back(receive)
+            due_at = run_and_roll_back(store)
             # The response omits the person's pseudonym, which only the operator may see.
             record = {"duplicate": due_at is None, "topic": order.topic, "shop_domain": order.shop_domain, "due_at": due_at}
             send_record(resp, dump(ComplianceResponse, record))
             return
-        if receive() is not None:
+        if store() is not None:
             api.operations.wake_workers()
         resp.status = falcon.HTTP_204
 

@@ -1,33 +1,43 @@
-"""Use cases of intake: record a scanner's postback, an email, a capture or diagnostics; read the progress of an upload."""
+"""Use cases of intake: record a postback, an email, an upload or a compliance webhook; read the progress of an upload."""
 
+import logging
 from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
 
 from runtime.clock import utc_now
 from schemas.base.checkpoint import Checkpoint
-from schemas.base.errors import Forbidden
+from schemas.base.errors import Forbidden, NoEncryptionKey, ServiceUnavailable, WrongEncryptionKey
 from schemas.base.principal import TokenPrincipal
+from schemas.compliance.requests import ComplianceWebhook
 from schemas.exports.handoffs import Handoff, HandoffProgress
 from schemas.intake.artifacts import artifact_url
-from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.email import EmailAccepted
-from schemas.intake.evidence import Capture
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
 from storage.accounts.grants import manageable
+from storage.compliance import requests
 from storage.intake import emails, findings, handoffs
 from storage.intake.emails import PreparedEmail
 from storage.intake.findings import PreparedPostback
 from storage.intake.handoffs import PreparedUpload
 from storage.intake.options import IntakeOptions
+from storage.secrets.vault import Vault
+
+_log: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeOperations:
-    """Stores the requests of scanners, email providers, plugins and apps, and prepares exports from them."""
+    """Stores the requests of scanners, email providers, plugins and apps, and prepares exports from them.
+
+    A worker carries out the storefront platform's requests about personal data.
+    """
 
     default_project_id: int | None
     options: IntakeOptions
     artifacts_base_url: str
+    vault: Vault
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the known findings. Call this before the transaction that records the postback."""
@@ -47,10 +57,20 @@ class IntakeOperations:
         """Store an upload and prepare an export from it; checks the grant as well. Raises ValidationFailed at a limit."""
         return handoffs.record_upload(prepared, principal, utc_now(), self.options)
 
+    def receive_compliance(self, order: ComplianceWebhook, raw_body: bytes, signature: bytes, actor: str) -> datetime | None:
+        """Store a request encrypted and return when it is due by law; return None for a repeated webhook.
 
-def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> None:
-    """Raise Forbidden unless the user manages the project or report; ValidationFailed for a report of another project."""
-    manageable(principal, upload.project_id, upload.report_id)
+        Call `Operations.wake_workers` after the commit. Raises ValidationFailed for a body that was accepted under another
+        topic. Raises ServiceUnavailable without this installation's encryption key: the platform then sends the webhook
+        again, so no request is lost, stored unencrypted or encrypted with another key.
+        """
+        now = utc_now()
+        try:
+            stored = requests.receive(order, raw_body, signature, self.vault, now, actor)
+        except (NoEncryptionKey, WrongEncryptionKey):
+            _log.error("compliance webhooks need this installation's ENCRYPTION_KEYS")
+            raise ServiceUnavailable from None
+        return None if stored is None else requests.due_at(now)
 
 
 def get_handoff(handoff_id: str, principal: TokenPrincipal) -> HandoffProgress:

@@ -8,7 +8,6 @@ from schemas.settings.definitions import Settings
 from service.operations.address_check import AddressCheck
 from service.operations.approval_rules import ApprovalRuleOperations
 from service.operations.bulk import BulkOperations
-from service.operations.compliance import ComplianceOperations
 from service.operations.exports import ExportOperations
 from service.operations.intake import IntakeOperations
 from service.operations.report_uploads import ReportUploadOperations
@@ -29,7 +28,6 @@ class Operations:
     targets: TargetOperations
     bulk: BulkOperations
     intake: IntakeOperations
-    compliance: ComplianceOperations
     report_uploads: ReportUploadOperations
     approval_rules: ApprovalRuleOperations
 
@@ -56,9 +54,11 @@ def build_operations(
         ),
         bulk=BulkOperations(settings.target_policy, limits),
         intake=IntakeOperations(
-            settings.default_project_id, IntakeOptions(limits, rules, settings.fixed_after_runs), settings.artifacts_base_url
+            settings.default_project_id,
+            IntakeOptions(limits, rules, settings.fixed_after_runs),
+            settings.artifacts_base_url,
+            vault,
         ),
-        compliance=ComplianceOperations(vault),
         report_uploads=ReportUploadOperations(vault, limits),
         approval_rules=ApprovalRuleOperations(),
     )
