@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import falcon
 from prometheus_client import Counter, Histogram
@@ -33,6 +33,8 @@ OTHER: Final = "other"
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 #: Methods that Falcon's router knows.
 _ROUTED_METHODS: Final = frozenset(falcon.COMBINED_METHODS) - {"WEBSOCKET"}
+#: The functions that count one kind of response, and its seconds.
+_Series = tuple[Callable[[], None], Callable[[float], None]]
 #: Maximum number of series in one process. Each route has a few. A client that tries every method on every route cannot add
 #: more.
 MAX_SERIES: Final = 600
@@ -79,11 +81,15 @@ class RequestMetrics:
 
     def count(self, method: str, route: str | None, status: int, seconds: float) -> None:
         """Count one response; `route` is the application's route template, None for an unknown path."""
-        series = self._bound.get((method, route, status)) or self._bind(method, route, status)
-        series.add()
-        series.observe(seconds)
+        try:
+            add, observe = self._bound.get((method, route, status)) or self._bind(method, route, status)
+        except OSError as failed:  # the metrics folder was removed after the start
+            _log.warning("requests are not counted", extra={"route": route, "error": type(failed).__name__})
+            return
+        add()
+        observe(seconds)
 
-    def _bind(self, method: str, route: str | None, status: int) -> "_Series":
+    def _bind(self, method: str, route: str | None, status: int) -> _Series:
         if method not in _METHODS:
             # Not cached: a client can invent any number of methods.
             return self._series(OTHER, UNMATCHED, str(status))
@@ -91,22 +97,8 @@ class RequestMetrics:
             return self._series(OTHER, UNMATCHED, OTHER)
         return self._bound.setdefault((method, route, status), self._series(method, route or UNMATCHED, str(status)))
 
-    def _series(self, method: str, route: str, status: str) -> "_Series":
-        try:
-            return _Series(self._total.labels(method, route, status).inc, self._seconds.labels(route).observe)
-        except OSError as failed:  # the metrics folder was removed after the start
-            _log.warning("requests are not counted", extra={"route": route, "error": type(failed).__name__})
-            return _UNCOUNTED
-
-
-class _Series(NamedTuple):
-    """The functions that count one kind of response."""
-
-    add: Callable[[], None]
-    observe: Callable[[float], None]
-
-
-_UNCOUNTED: Final = _Series(lambda: None, lambda _: None)
+    def _series(self, method: str, route: str, status: str) -> _Series:
+        return self._total.labels(method, route, status).inc, self._seconds.labels(route).observe
 
 
 class RequestContext:
