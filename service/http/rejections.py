@@ -57,12 +57,7 @@ class RejectionRecorder:
             starts, self._starts = self._starts, False
         self._has_new.set()
         if starts:
-            try:
-                threading.Thread(target=self._write_forever, name="rejections", daemon=True).start()
-            except RuntimeError:
-                # The system cannot start another thread. The next rejection tries again.
-                self._starts = True
-                _log.exception("rejections are not written")
+            threading.Thread(target=self._write_forever, name="rejections", daemon=True).start()
 
     def start(self) -> None:
         """Enable writing in this process, and in the processes that it forks before the first rejection."""

@@ -4,13 +4,11 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-from falcon.testing import Result, TestClient, create_req
+from falcon.testing import Result, TestClient
 
-from schemas.base.errors import Unauthorized
 from schemas.base.principal import Ability
 from schemas.content_policy.field_names import FORBIDDEN_NAMES
 from schemas.intake.sources import InboundSource, Rejection
@@ -306,22 +304,6 @@ def test_rejections_are_written_again_after_an_unexpected_error(customer: Custom
 
 def stored_request_id(kept: Mapping[InboundSource, Rejection]) -> str:
     return kept[InboundSource.SCANNER].request_id
-
-
-def test_a_thread_that_could_not_start_is_started_by_the_next_refusal(customer: Customer, start: Start) -> None:
-    recorder, req = RejectionRecorder(pause_s=3600), create_req()
-    recorder.watch([SimpleNamespace(path=RESULTS, source=InboundSource.SCANNER)])
-    req.uri_template, req.context.request_id = RESULTS, "first"
-    start(recorder)
-    # No machine has that much memory for a stack.
-    before = threading.stack_size(1 << 50)
-    try:
-        recorder.record(req, Unauthorized(), 401)
-    finally:
-        threading.stack_size(before)
-    req.context.request_id = "second"
-    recorder.record(req, Unauthorized(), 401)
-    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and stored_request_id(kept) == "second")
 
 
 def test_while_sqlite_is_locked_rejections_are_answered_and_written_later(sqlite_url: str, tmp_path: Path) -> None:
