@@ -150,7 +150,7 @@ def compliance_route(api: ApiContext, secrets: SharedSecrets) -> Route:
         context = req.context
         order = read_webhook(context.read_headers, context.payload)
 
-        def receive() -> datetime | None:
+        def store() -> datetime | None:
             return api.operations.intake.receive_compliance(
                 order, context.raw_body, context.signature, context.principal.key
             )
