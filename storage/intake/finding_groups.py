@@ -61,10 +61,6 @@ class GroupedPostback:
         places = [(rule_of(issue), issue.url or postback.page.url) for issue in issues.values()]
         return cls(postback, issues, groups.open_groups(project_id, places, locks=locks))
 
-    def opened_ids(self) -> set[str]:
-        """Return the exports of the open groups."""
-        return {each.row.id for each in self.opened.values()}
-
     def export_ids(self, now: datetime) -> dict[str, str]:
         """Return for each fingerprint the export of its rule's group, or a new id for an export to be prepared."""
         rules = dict.fromkeys(map(rule_of, self.issues.values()))

@@ -32,7 +32,6 @@ from storage.intake.findings_sql import PostedRun, SeenFinding
 from storage.intake.life_cycle_sql import ReportedFinding
 from storage.intake.options import DEFAULT_OPTIONS, IntakeOptions
 from storage.triage import groups
-from storage.triage.groups import RaisedTicket
 
 #: The tickets of this many issues take 60 ms at most, with texts of the largest size.
 _FEW_ISSUES: Final = 5
@@ -40,17 +39,15 @@ _FEW_ISSUES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class PreparedPostback:
-    """A postback, its issues by fingerprint, and the tickets of issues that were new, reopened or more severe then.
+    """A postback, its issues by fingerprint, and the tickets of issues that were new or reopened then.
 
-    `tickets` of new and reopened findings are by fingerprint, each with the issue from which it was written; `group_tickets`
-    are by rule; `raised_tickets`, with a higher severity, are by export.
+    `tickets` are by fingerprint, each with the issue from which it was written; `group_tickets` are by rule.
     """
 
     postback: ScanPostback
     issues: Mapping[str, Issue]
     tickets: Mapping[str, tuple[Issue, WrittenTicket]] = field(default_factory=dict)
     group_tickets: Mapping[str, GroupTicket] = field(default_factory=dict)
-    raised_tickets: Mapping[str, RaisedTicket] = field(default_factory=dict)
 
 
 def prepare_postback(
@@ -71,22 +68,16 @@ def prepare_postback(
     if known is None:
         return PreparedPostback(postback, issues)
     new = {mark: issue for mark, issue in issues.items() if mark not in known.findings}
-    more_severe = {mark: issues[mark] for mark, each in known.findings.items() if _is_raised(issues[mark], each.severity)}
-    raised = [(known.findings[mark].export_id, issue.severity) for mark, issue in more_severe.items()]
-    tickets, group_tickets, opened = {}, {}, set()
-    if known.ticket_grouping != TicketGrouping.RULE:
-        renewed = {
-            mark: _renewed_issue(issues[mark], each.export_id, each.severity)
-            for mark, each in known.findings.items()
-            if each.is_renewed
-        }
-        tickets = _tickets(postback, {**new, **renewed}, checkpoint)
-    elif new or raised:
+    if known.ticket_grouping == TicketGrouping.RULE:
         with connection():
-            grouped = GroupedPostback.read(known.project_id, postback, {**new, **more_severe})
-        group_tickets, opened = grouped.tickets(grouped.joining(new, raised), checkpoint), grouped.opened_ids()
-    raised_tickets = groups.raised_tickets([each for each in raised if each[0] not in opened], checkpoint)
-    return PreparedPostback(postback, issues, tickets, group_tickets, raised_tickets)
+            grouped = GroupedPostback.read(known.project_id, postback, new)
+        return PreparedPostback(postback, issues, group_tickets=grouped.tickets(grouped.joining(new), checkpoint))
+    renewed = {
+        mark: _renewed_issue(issues[mark], each.export_id, each.severity)
+        for mark, each in known.findings.items()
+        if each.is_renewed
+    }
+    return PreparedPostback(postback, issues, _tickets(postback, {**new, **renewed}, checkpoint))
 
 
 def record(
@@ -159,9 +150,9 @@ def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str
         ]
         changed = prepare(drafts, now, actor, limits, None)
     # The tickets of groups that were already open have been written above.
-    grown = grouped.opened_ids() if grouped else set()
+    grown = {each.row.id for each in grouped.opened.values()} if grouped else set()
     if more_severe := {export_id for export_id, _ in raised if export_id is not None} - grown:
-        changed += groups.raise_severities(more_severe, prepared.raised_tickets, now, actor)
+        changed += groups.raise_severities(more_severe, now, actor)
     if run.has_snoozed:
         unsnoozed = groups_sql.end_snoozes(list(issues), run.project_id)
         status = ExportStatus.PREPARED.value

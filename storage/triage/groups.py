@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from peewee import fn
 
-from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.places import Place
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
@@ -32,7 +31,6 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import ExportReference
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import JsonField
-from storage.db.engine import connection
 from storage.db.models import FindingRow
 from storage.db.queries import scalars, tuples
 from storage.exports import groups_sql
@@ -63,15 +61,6 @@ class Extension:
     added: int
 
 
-@dataclass(frozen=True, slots=True)
-class RaisedTicket:
-    """A prepared ticket that changed, and its basis: the export's row and the highest severity of its findings."""
-
-    row: GroupRow
-    severity: str
-    ticket: WrittenTicket
-
-
 def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bool) -> dict[str, OpenGroup]:
     """Return the open groups of a project by rule, for the rules in `places`: pairs of a rule and a page's URL.
 
@@ -95,54 +84,25 @@ def extended_ticket(row: GroupRow, group: Group) -> Ticket:
     return ticket if is_group(before) else replace(ticket, title=before["title"], evidence=before["evidence"])
 
 
-def raised_tickets(
-    raised: Iterable[tuple[str | None, str]], checkpoint: Checkpoint = no_checkpoint
-) -> dict[str, RaisedTicket]:
-    """Write the tickets of exports with findings that became more severe, from pairs of export and severity.
-
-    `update_tickets` uses them. Written before the transaction, because 500 tickets take seconds, in which SQLite would have
-    no other writer.
-    """
-    reported: dict[str, list[str]] = defaultdict(list)
-    for export_id, severity in raised:
-        if export_id is not None:
-            reported[export_id].append(severity)
-    if not reported:
-        return {}
-    with connection():
-        stored, rows = _severities(reported), groups_sql.groups(reported)
-    found = []
-    for row in rows:
-        severity, group = _severity(row, [*reported[row.id], *stored[row.id]]), _group_of_ticket(row)
-        # Other tickets also depend on rows of findings, so they are written in the transaction.
-        if group is not None and group.findings == row.findings_total and _is_raised(row, severity):
-            found.append((row, severity, group))
-        checkpoint()
-    return _written(found, checkpoint)
-
-
-def update_tickets(exports: Sequence[LockedExport], before: Mapping[str, RaisedTicket] | None = None) -> list[GroupRow]:
+def update_tickets(exports: Sequence[LockedExport]) -> list[GroupRow]:
     """Write prepared tickets whose findings have more places or a higher severity; return the exports that changed.
 
-    The caller's transaction has locked the exports. Other tickets are unchanged. `before` are tickets that were written
-    before the transaction; a ticket is used if what it was written from is unchanged.
+    The caller's transaction has locked the exports. Other tickets are unchanged.
     """
     listed = {each.id: each.ticket["evidence"]["findings"] if is_group(each.ticket) else 1 for each in exports}
-    severities, current, grown = _severities(listed), {}, []
+    severities, rows, grown = _severities(listed), [], []
     for row in groups_sql.groups(listed):
-        severity, early = _severity(row, severities[row.id]), (before or {}).get(row.id)
-        if early is not None and (early.row, early.severity) == (row, severity):
-            current[row.id] = early
-            continue
-        is_changed = row.findings_total != listed[row.id] or _is_raised(row, severity)
+        severity = highest([SEVERITIES[row.severity_rank], *severities[row.id]])
+        is_changed = row.findings_total != listed[row.id] or severity != SEVERITIES[row.severity_rank]
         if is_changed and (group := _group(row)) is not None:
-            grown.append((row, severity, group))
+            rows.append(row)
+            grown.append(extended_ticket(row, replace(group, severity=severity)))
     # Unchanged tickets are left out: a person may have chosen a lower severity.
-    tickets = [each for each in (current | _written(grown)).values() if each.ticket.text != each.row.ticket]
+    changed = [(row, ticket) for row, ticket in zip(rows, written(grown), strict=True) if ticket.text != row.ticket]
     # Restored tickets are not snoozed. If a ticket became more severe, its snooze ends.
-    write_locked([{"id": each.row.id, **each.ticket.columns()} for each in tickets], NOT_SNOOZED)
-    export_search.replace({each.row.id: (each.ticket.words, each.ticket.hosts) for each in tickets})
-    return [each.row for each in tickets]
+    write_locked([{"id": row.id, **ticket.columns()} for row, ticket in changed], NOT_SNOOZED)
+    export_search.replace({row.id: (ticket.words, ticket.hosts) for row, ticket in changed})
+    return [row for row, _ in changed]
 
 
 def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
@@ -152,13 +112,10 @@ def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
     _append("extend", [(each.row, each.added) for each in extensions], now, actor)
 
 
-def raise_severities(export_ids: Iterable[str], before: Mapping[str, RaisedTicket], now: datetime, actor: str) -> list[str]:
-    """Raise the severity of prepared tickets to that of their findings; return the ids of the exports that changed.
-
-    `before` are tickets that were written before the transaction.
-    """
+def raise_severities(export_ids: Iterable[str], now: datetime, actor: str) -> list[str]:
+    """Raise the severity of prepared tickets to that of their findings; return the ids of the exports that changed."""
     exports = lock_many([ExportReference(each) for each in export_ids], None)
-    changed = update_tickets([*exports.values()], before)
+    changed = update_tickets([*exports.values()])
     _append("extend", [(row, 0) for row in changed], now, actor)
     return [row.id for row in changed]
 
@@ -198,32 +155,12 @@ def _severities(export_ids: Iterable[str]) -> Mapping[str, list[str]]:
     return found
 
 
-def _severity(row: GroupRow, severities: Iterable[str]) -> str:
-    return highest([SEVERITIES[row.severity_rank], *severities])
-
-
-def _is_raised(row: GroupRow, severity: str) -> bool:
-    return severity != SEVERITIES[row.severity_rank]
-
-
-def _written(
-    grown: Sequence[tuple[GroupRow, str, Group]], checkpoint: Checkpoint = no_checkpoint
-) -> dict[str, RaisedTicket]:
-    tickets = [extended_ticket(row, replace(group, severity=severity)) for row, severity, group in grown]
-    texts = written(tickets, checkpoint)
-    return {row.id: RaisedTicket(row, severity, text) for (row, severity, _), text in zip(grown, texts, strict=True)}
-
-
 def _group(row: GroupRow) -> Group | None:
-    group = _group_of_ticket(row)
-    return group if group is None or group.findings == row.findings_total else stored_group(group, row.id)
-
-
-def _group_of_ticket(row: GroupRow) -> Group | None:
     if row.status != ExportStatus.PREPARED.value:
         return None
     ticket: Mapping[str, Any] = _json.python_value(row.ticket)
-    return read_group(ticket, row.title or ticket["title"], row.scan_run_id)
+    group = read_group(ticket, row.title or ticket["title"], row.scan_run_id)
+    return group if group.findings == row.findings_total else stored_group(group, row.id)
 
 
 def _append(action: str, changed: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> None:

@@ -1,7 +1,5 @@
 """The ticket of a single finding has the highest severity that was reported while it is prepared."""
 
-from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +20,7 @@ from storage.intake import findings
 from storage.triage import decisions, splits
 from tests.support.factories import NOW, Customer, issue, postback, record_postback
 
-#: More issues than a small postback has, so that tickets are written before the transaction.
+#: More issues than a small postback has, so that tickets of new findings are written before the transaction.
 OTHERS = [issue(f"other-{number}") for number in range(40)]
 
 
@@ -72,25 +70,7 @@ def test_a_snoozed_ticket_waits_for_a_decision_again_once_it_is_more_severe(
     assert queries.get(before.id).snooze is None
 
 
-@pytest.mark.parametrize("grouping", [TicketGrouping.FINDING, TicketGrouping.RULE])
-def test_raised_tickets_are_written_before_the_transaction(customer: Customer, grouping: TicketGrouping) -> None:
-    projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
-    issues = [issue(f"rule-{number}", severity="low") for number in range(10)]
-    ids = record_postback(PostbackForm().read(postback(1, issues)), customer.project_id).ticket_exports
-    raised = PostbackForm().read(postback(2, [{**each, "severity": "high"} for each in issues]))
-    early = findings.prepare_postback(raised, customer.project_id)
-    early = replace(early, raised_tickets=marked(early.raised_tickets), group_tickets=marked(early.group_tickets))
-    assert set(findings.record(early, customer.project_id, NOW, "scanner").ticket_exports) == set(ids)
-    for each in ids:
-        assert (queries.get(each).severity, queries.get(each).ticket_digest) == ("high", "written before")
-
-
-def marked(tickets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tickets with a digest that shows that they were written before the transaction."""
-    return {key: replace(each, ticket=replace(each.ticket, digest="written before")) for key, each in tickets.items()}
-
-
-def test_a_ticket_that_a_person_edits_meanwhile_is_written_again(customer: Customer) -> None:
+def test_a_ticket_that_a_person_edited_meanwhile_keeps_the_edit(customer: Customer) -> None:
     before = prepared(customer)
     more_severe = PostbackForm().read(postback(2, [issue("csp", severity="critical"), *OTHERS]))
     early = findings.prepare_postback(more_severe, customer.project_id)
