@@ -8,15 +8,15 @@ it at once; the recovery waits until the target is resumed.
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from peewee import JOIN, SQL, Join
+from peewee import SQL
 
 from schemas.base.errors import Conflict, TargetNotFound
 from schemas.exports.recoveries import Recovery, RecoveryStatus
 from schemas.targets.target import ENABLED, TargetStatus
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, field_names, get_by_id, read
-from storage.db.engine import is_sqlite, transacted, transaction
+from storage.db.columns import columns, get_by_id, read
+from storage.db.engine import transacted, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
 from storage.db.queries import newest_first, tuples, where_given
@@ -34,7 +34,6 @@ COUNTED_AT_FIRST: Final = 10_000
 #: After this time, a recovery whose target was turned off checks whether it was resumed.
 HALTED_RETRY_S: Final = 30.0
 
-_AFTER_ALL: Final = f"{identifiers.RECOVERY}_{LAST_ULID}"
 #: Less than every id.
 _FROM_THE_FIRST: Final = ""
 _IS_RUNNING: Final = RecoveryRow.status == RecoveryStatus.RUNNING.value
@@ -124,20 +123,8 @@ def list_page(limit: int | None = None, target_id: str | None = None) -> list[Re
 
 def list_account_page(account_id: int, limit: int, before: str | None = None) -> list[Recovery]:
     """Return up to `limit` recoveries of an account's targets, newest first, older than the one with the id `before`."""
-    until = before or _AFTER_ALL
-    # Reads targets first, so that no recovery of another account is read. CROSS JOIN makes SQLite keep this order. On
-    # PostgreSQL, two bounds instead of an equality select a target, because only one index has that order.
-    if is_sqlite():
-        own = TargetRow.select(*columns(Recovery, RecoveryRow)).join(RecoveryRow, JOIN.CROSS)
-        own = own.where(TargetRow.account == account_id, RecoveryRow.target == TargetRow.id, RecoveryRow.id < until)
-        return read(Recovery, own.order_by(RecoveryRow.id.desc()).limit(limit))
-    r = RecoveryRow.alias("r")
-    of_target = (r.target >= TargetRow.id) & (r.target <= TargetRow.id) & (r.id < until)
-    newest = r.select().where(of_target).order_by(r.target.desc(), r.id.desc()).limit(limit).alias("own")
-    found = RecoveryRow.select(*(getattr(newest.c, name) for name in field_names(Recovery)))
-    found = found.from_(Join(TargetRow, newest, JOIN.LEFT_LATERAL, SQL("TRUE")))
-    found = found.where(TargetRow.account == account_id, newest.c.id.is_null(False))
-    return read(Recovery, found.order_by(newest.c.id.desc()).limit(limit))
+    own = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id)
+    return read(Recovery, newest_first(_recoveries().where(RecoveryRow.target.in_(own)), RecoveryRow.id, limit, before))
 
 
 def _create(

@@ -23,7 +23,7 @@ from storage.exports.recoveries import BATCH_SIZE, COUNTED_AT_FIRST, HALTED_RETR
 from storage.exports.transitions import RECOVERY_EXAMINED
 from storage.triage import decisions
 from tests.support.database.many_rows import many_targets, many_waiting
-from tests.support.database.query_plans import full_scans, indexes_read, plan_of, statements
+from tests.support.database.query_plans import full_scans, plan_of, statements
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.fakes import Rollback
 
@@ -435,22 +435,6 @@ def test_an_account_lists_its_own_recoveries_in_pages(customer: Customer, target
         with pytest.raises(NotFound, match="no such recovery"):
             find(others.id, customer.account_id)
     assert recoveries.get(others.id).status == "running"
-
-
-def test_an_account_lists_its_own_recoveries_without_reading_those_of_others(customer: Customer, target: Target) -> None:
-    begin(target)
-    others = make_target(make_customer()).id
-    columns = "id, target_id, since, status, total, done, after_id, actor, created_at, finished_at"
-    with transaction():
-        for number in range(3_000):
-            row = (f"rec_{number:026}", others, to_ms(SINCE), "done", 1, 1, "", "user:8", to_ms(NOW), to_ms(NOW))
-            execute(f"INSERT INTO recoveries ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)  # noqa: S608 - our own names
-    execute("ANALYZE recoveries")
-    with statements() as asked:
-        assert [each.target_id for each in recoveries.list_account_page(customer.account_id, 51)] == [target.id]
-    [statement] = asked
-    assert not full_scans(statement, ["recoveries"])
-    assert {name for name in indexes_read(statement) if "recoveries" in name} == {"recoveries_target"}
 
 
 # --- how many rows it reads at once
