@@ -151,9 +151,7 @@ def compliance_route(api: ApiContext, secrets: SharedSecrets) -> Route:
         order = read_webhook(context.read_headers, context.payload)
 
         def store() -> datetime | None:
-            return api.operations.intake.receive_compliance(
-                order, context.raw_body, context.signature, context.principal.key
-            )
+            return api.operations.intake.receive_compliance(order, context.signature, context.principal.key)
 
         if context.is_dry_run:
             due_at = run_and_roll_back(store)

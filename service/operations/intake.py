@@ -57,7 +57,7 @@ class IntakeOperations:
         """Store an upload and prepare an export from it; checks the grant as well. Raises ValidationFailed at a limit."""
         return handoffs.record_upload(prepared, principal, utc_now(), self.options)
 
-    def receive_compliance(self, order: ComplianceWebhook, raw_body: bytes, signature: bytes, actor: str) -> datetime | None:
+    def receive_compliance(self, order: ComplianceWebhook, signature: bytes, actor: str) -> datetime | None:
         """Store a request encrypted and return when it is due by law; return None for a repeated webhook.
 
         Call `Operations.wake_workers` after the commit. Raises ValidationFailed for a body that was accepted under another
@@ -66,7 +66,7 @@ class IntakeOperations:
         """
         now = utc_now()
         try:
-            stored = requests.receive(order, raw_body, signature, self.vault, now, actor)
+            stored = requests.receive(order, signature, self.vault, now, actor)
         except (NoEncryptionKey, WrongEncryptionKey):
             _log.error("compliance webhooks need this installation's ENCRYPTION_KEYS")
             raise ServiceUnavailable from None

@@ -89,7 +89,7 @@ class ComplianceLease:
     received_at: datetime
 
 
-def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
+def receive(order: ComplianceWebhook, signature: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
     """Store a request and return its id; None if the same request is already stored.
 
     Raises ValidationFailed for a body that was accepted under another topic. For a request about a person, raises
@@ -100,7 +100,6 @@ def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vaul
     sealed, pseudonym = _sealed_subject(request_id, order, vault, now)
     digest = hashlib.sha256(signature).hexdigest()
     with transaction():
-        _replace_plain_digest(hashlib.sha256(body).hexdigest(), digest)
         _free_digest(order.topic, digest, now)
         stored = ComplianceRequestRow.insert(
             id=request_id,
@@ -307,14 +306,6 @@ def _requests() -> "ModelSelect[ComplianceRequestRow]":
     row = ComplianceRequestRow
     has_report = row.report_sealed.is_null(False).converter(bool).alias("has_report")
     return row.select(*columns(ComplianceRequest, row, has_report=has_report, received_at=row.created_at))
-
-
-def _replace_plain_digest(plain: str, digest: str) -> None:
-    """Replace the digest that an earlier version stored for these bytes."""
-    row, other = ComplianceRequestRow, ComplianceRequestRow.alias("o")
-    # A restore may have brought back a row with the plain digest although another row has the new digest.
-    is_replaced = fn.EXISTS(other.select(SQL("1")).where(other.body_sha256 == digest))
-    row.update(body_sha256=digest).where(row.body_sha256 == plain, ~is_replaced).execute()
 
 
 def _free_digest(topic: Topic, digest: str, now: datetime) -> None:

@@ -504,9 +504,8 @@ class ComplianceRequestRow(BaseModel):
     id = TextField(primary_key=True)
     topic = EnumField(Topic)
     shop_domain = TextField()
-    #: A digest of the body's signature: without the secret, nobody can guess the body from it. Rows of earlier versions have
-    #: the plain digest of the body until the same body arrives again. `|` and the id follow if a later request has the same
-    #: bytes.
+    #: A digest of the body's signature: without the secret, nobody can guess the body from it. `|` and the id follow if a
+    #: later request has the same bytes.
     body_sha256 = TextField(unique=True)
     #: A keyed hash of the person, the same for every request about them in this shop.
     subject_pseudonym = TextField(null=True)

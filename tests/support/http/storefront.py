@@ -116,12 +116,12 @@ def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, qu
     return client.simulate_post(WEBHOOKS, body=raw, headers=sent, query_string=query)
 
 
-def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceWebhook, bytes, bytes]:
-    """Return a webhook, its body, and the signature of the body."""
+def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceWebhook, bytes]:
+    """Return a webhook, and the signature of its body."""
     bodies = {Topic.DATA_REQUEST: data_request_body, Topic.CUSTOMER_REDACT: redact_body}
     body = json.dumps(shop_body(shop) if person is None else bodies[topic](person, shop)).encode()
     signed = hmac.digest(SECRET.encode(), body, "sha256")
-    return ComplianceWebhook(topic, shop, None if person is None else person.subject), body, signed
+    return ComplianceWebhook(topic, shop, None if person is None else person.subject), signed
 
 
 def receive(topic: Topic, vault: Vault, person: ShopCustomer | None = None, shop: str = SHOP) -> str:

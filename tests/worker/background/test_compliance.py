@@ -621,7 +621,7 @@ def test_a_request_about_fifty_thousand_orders_is_finished_at_once(shop: Custome
         (f"№{orders[-1]}",),
     )
     asked = ComplianceWebhook(topic, SHOP, Subject(order_ids=orders))
-    request_id = compliance_requests.receive(asked, b"1", b"signature", vault, utc_now(), "storefront")
+    request_id = compliance_requests.receive(asked, b"signature", vault, utc_now(), "storefront")
     task = ComplianceTask(vault, "worker:test", utc_now)
     assert task.run_once()
     line = compliance_requests.get(str(request_id))
@@ -763,7 +763,7 @@ def test_a_report_about_the_same_person_under_another_name_is_erased(
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
     asked = ComplianceWebhook(Topic.DATA_REQUEST, SHOP, Subject(email=ADA.email.upper()))
-    request_id = compliance_requests.receive(asked, b"1", b"signature", vault, utc_now(), "storefront")
+    request_id = compliance_requests.receive(asked, b"signature", vault, utc_now(), "storefront")
     assert request_id is not None
     carry_out(task)
     assert compliance_requests.get(request_id).has_report
@@ -1070,7 +1070,7 @@ def test_a_redaction_waits_for_an_upload_that_is_being_stored(topic: Topic, post
         check_keys(Vault([KEY]), utc_now())
         subject = Subject(email="ada@example.com") if topic is Topic.CUSTOMER_REDACT else None
         order = ComplianceWebhook(topic, "shop.example.com", subject)
-        compliance_requests.receive(order, b"body", b"signature", Vault([KEY]), utc_now(), "test")
+        compliance_requests.receive(order, b"signature", Vault([KEY]), utc_now(), "test")
     is_stored, may_commit = threading.Event(), threading.Event()
 
     class Waiting(AccountLimits):
