@@ -164,7 +164,7 @@ def _operations(now: datetime) -> dict[str, Callable[[], object]]:
         "append entries": lambda: audit_log.append_all(
             [AuditEntry(to_ms(now), "worker", "claim", f"exp_{n}", "approved", "delivering") for n in range(TICK)]
         ),
-        "attempts of an export": lambda: list(attempts._attempts(next(ids))),
+        "attempts of an export": lambda: attempts.list_details(next(ids)),
         "erase an attempt's response": lambda: (
             AttemptRow.update(answer=None).where(AttemptRow.export == next(ids)).execute()
         ),

@@ -7,10 +7,12 @@ erased again. Row ids are our own and identify nobody. Handoffs, tickets and att
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
-from schemas.base.timestamps import from_ms, to_ms
+from schemas.base.timestamps import from_ms
+from storage.db.columns import read
 from storage.db.models import RedactionRow
+from storage.db.queries import tuples
 
 #: Stands in place of a table's name for a stored response whose client's key was erased as well.
 CLIENT_KEYS: Final = "idempotency_keys.key"
@@ -43,17 +45,18 @@ def add(request_id: str, table: str, row_ids: Sequence[str | int], now: datetime
 def pages() -> Iterator[list[ErasedRow]]:
     """Read the whole log page by page, the oldest entry first."""
     after = 0
-    while page := list(RedactionRow.select().where(RedactionRow.id > after).order_by(RedactionRow.id).limit(_PAGE)):
-        after = page[-1].id
-        yield [_entry(row) for row in page]
+    while page := tuples(_entries(RedactionRow.id).where(RedactionRow.id > after).order_by(RedactionRow.id).limit(_PAGE)):
+        after = page[-1][-1]
+        yield [ErasedRow(*entry) for *entry, _ in page]
 
 
 def missing(entries: Sequence[ErasedRow]) -> list[ErasedRow]:
     """Return the entries of another log that this log does not have."""
     moments = [from_ms(at_ms) for at_ms in sorted({entry.erased_at_ms for entry in entries})]
-    here = {_entry(row) for row in RedactionRow.select().where(RedactionRow.redacted_at.in_(moments))}
+    here = {*read(ErasedRow, _entries().where(RedactionRow.redacted_at.in_(moments)))}
     return [entry for entry in entries if entry not in here]
 
 
-def _entry(row: RedactionRow) -> ErasedRow:
-    return ErasedRow(row.request_id, row.table_name, row.row_id, to_ms(row.redacted_at))
+def _entries(*further: Any) -> Any:
+    row = RedactionRow
+    return row.select(row.request_id, row.table_name, row.row_id, row.redacted_at.coerce(False), *further)

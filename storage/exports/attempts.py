@@ -20,7 +20,7 @@ def list_page(export_id: str, account_id: int, limit: int, before: str | None = 
 
     Raises ExportNotFound, and ValidationFailed on `/cursor` if `before` is not an attempt of this export.
     """
-    return [_attempt(row) for row in _page(export_id, account_id, limit, before)]
+    return [each.attempt for each in list_details(export_id, account_id, limit, before)]
 
 
 def list_details(
@@ -30,7 +30,10 @@ def list_details(
 
     Without `limit`, returns all attempts; without `account_id`, of any account.
     """
-    return [_details(row) for row in _page(export_id, account_id, limit, before)]
+    require_export(export_id, account_id)
+    is_before = AttemptRow.number < number_before(AttemptRow, before, export_id)
+    found = AttemptRow.select().where(AttemptRow.export == export_id, is_before).order_by(AttemptRow.number.desc())
+    return [_details(row) for row in found.limit(limit)]
 
 
 def require_export(export_id: str, account_id: int | None) -> None:
@@ -50,18 +53,6 @@ def number_before(model: Any, row_id: str | None, export_id: str) -> int:
     return int(found[0][0])
 
 
-def _page(export_id: str, account_id: int | None, limit: int | None, before: str | None) -> Any:
-    require_export(export_id, account_id)
-    return _attempts(export_id).where(AttemptRow.number < number_before(AttemptRow, before, export_id)).limit(limit)
-
-
-def _attempts(export_id: str) -> Any:
-    return AttemptRow.select().where(AttemptRow.export == export_id).order_by(AttemptRow.number.desc())
-
-
 def _details(row: AttemptRow) -> AttemptDetails:
-    return AttemptDetails(_attempt(row), row.address, row.nonce, row.worker, row.answer)
-
-
-def _attempt(row: AttemptRow) -> Attempt:
-    return record_of(Attempt, row, timings=record_of(Timings, row))
+    attempt = record_of(Attempt, row, timings=record_of(Timings, row))
+    return AttemptDetails(attempt, row.address, row.nonce, row.worker, row.answer)
