@@ -114,9 +114,7 @@ def receive(order: ComplianceWebhook, signature: bytes, vault: Vault, now: datet
             **UNCLAIMED,
         )
         if not stored.on_conflict_ignore().as_rowcount().execute():
-            _require_topic(order.topic, digest)
-            if order.topic is Topic.SHOP_REDACT:
-                _log_ignored(digest, order.shop_domain, now, actor)
+            _check_repeated(order, digest, now, actor)
             return None
         append(now, actor, "receive_compliance_request", request_id, order.topic.value)
     return request_id
@@ -320,25 +318,20 @@ def _free_digest(topic: Topic, digest: str, now: datetime) -> None:
     ).execute()
 
 
-def _require_topic(topic: Topic, digest: str) -> None:
-    """Raise ValidationFailed if the body was accepted under another topic: the signature does not cover the header."""
-    row = ComplianceRequestRow
-    if row.select(row.topic).where(row.body_sha256 == digest).scalar() != topic.value:
-        raise ValidationFailed(problem(f"/{TOPIC_HEADER}", "body_of_other_topic"))
-
-
-def _log_ignored(digest: str, shop_domain: str, now: datetime, actor: str) -> None:
+def _check_repeated(order: ComplianceWebhook, digest: str, now: datetime, actor: str) -> None:
     """Log that a finished erasure was requested again although data of the shop exists: an operator must decide.
 
-    Either the shop was installed and removed again, or somebody has sent an old webhook.
+    Either the shop was installed and removed again, or somebody has sent an old webhook. Raises ValidationFailed if the body
+    was accepted under another topic: the signature does not cover the header.
     """
-    row = ComplianceRequestRow
-    found = tuples(row.select(row.id).where(row.body_sha256 == digest, row.finished_at < now - REPEATED_WITHIN))
-    if found and is_known(shop_domain):
-        [(request_id,)] = found
-        append(now, actor, "ignore_compliance_request", request_id)
+    first = ComplianceRequestRow.get(ComplianceRequestRow.body_sha256 == digest)
+    if first.topic is not order.topic:
+        raise ValidationFailed(problem(f"/{TOPIC_HEADER}", "body_of_other_topic"))
+    is_old = first.finished_at is not None and first.finished_at < now - REPEATED_WITHIN
+    if order.topic is Topic.SHOP_REDACT and is_old and is_known(order.shop_domain):
+        append(now, actor, "ignore_compliance_request", first.id)
         message = "the erasure of a shop was requested again; if the shop was removed again, run: compliance repeat %s"
-        after_commit(partial(_log.warning, message, request_id))
+        after_commit(partial(_log.warning, message, first.id))
 
 
 def _sealed_subject(
