@@ -3,7 +3,7 @@
 An event waits until its ticket is delivered and its target accepts deliveries. Each write after the claim names the lease.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +16,6 @@ from schemas.exports.tickets.ticket_events import TicketEventStatus, body_for
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.targets.target import TargetStatus
 from storage.accounts.audit_log import AuditEntry, append_all
-from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import AuditEntryRow, ExportRow, TargetRow, TicketEventRow
@@ -73,28 +72,6 @@ class EventResult(NamedTuple):
     error_code: str | None
     done: str | None
     is_outcome_unknown: bool
-
-
-class _Unsendable(NamedTuple):
-    id: str
-    export_id: str
-    type: TicketEventType
-    created_at: datetime
-    target_status: TargetStatus
-    removed_at: datetime | None
-
-    @property
-    def is_gone(self) -> bool:
-        """Return whether the target no longer accepts anything."""
-        return self.removed_at is not None or self.target_status is TargetStatus.DISABLED
-
-    @property
-    def waits_for_person(self) -> bool:
-        """Return whether the event waits until a person turns its target on again; its ticket should then be up to date.
-
-        A redaction does not wait so long: it has a legal deadline, and when it fails, a person is asked to erase the ticket.
-        """
-        return self.target_status is not TargetStatus.ACTIVE and self.type is not TicketEventType.REDACT
 
 
 def next_due(now: datetime, excluded: Collection[int | None] = ()) -> EventJob | None:
@@ -208,23 +185,27 @@ def postpone_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
 
     Returns how many events these were, at most POSTPONED_AT_ONCE.
     """
+    is_gone = TargetRow.deleted_at.is_null(False) | (TargetRow.status == TargetStatus.DISABLED.value)
+    # While a target is turned off, an event waits for a person; then its ticket should be up to date. A redaction does not
+    # wait so long: it has a legal deadline, and when it fails, a person is asked to erase the ticket.
+    waits_for_person = (TargetRow.status != TargetStatus.ACTIVE.value) & (
+        TicketEventRow.type != TicketEventType.REDACT.value
+    )
+    is_late = ~waits_for_person & (TicketEventRow.created_at <= now - max_age)
+    error_code = Case(None, [(is_gone, "target_disabled"), (is_late, "attempts_exhausted")])
     # Most calls find nothing, and must not wait for other writers.
-    due = _due(now, *columns(_Unsendable, TicketEventRow, target_status=TargetRow.status, removed_at=TargetRow.deleted_at))
-    found = read(_Unsendable, due.where(~_may_be_sent(now)).limit(POSTPONED_AT_ONCE))
+    due = _due(now, TicketEventRow.id, error_code).where(~_may_be_sent(now))
+    found: dict[str, str | None] = dict(tuples(due.limit(POSTPONED_AT_ONCE)))
     if not found:
         return 0
-    gone = [each for each in found if each.is_gone]
-    late = [each for each in found if not (each.is_gone or each.waits_for_person) and each.created_at <= now - max_age]
-    ended = {each.id for each in [*gone, *late]}
-    waiting = [each.id for each in found if each.id not in ended]
     with transaction():
-        _end(gone, "target_disabled", now, actor)
-        _end(late, "attempts_exhausted", now, actor)
+        _end({event_id: code for event_id, code in found.items() if code is not None}, now, actor)
         is_due = TicketEventRow.due_at <= now
+        waiting = TicketEventRow.id.in_([event_id for event_id, code in found.items() if code is None])
         # The lease of a dead worker has expired. If it stayed, the event would count as an open request of its target.
         was_sent = TicketEventRow.is_outcome_unknown | TicketEventRow.lease.is_null(False)
         changes = {"due_at": _later(to_ms(now)), "lease": None, "is_outcome_unknown": was_sent}
-        TicketEventRow.update(**changes).where(TicketEventRow.id.in_(waiting), is_due).execute()
+        TicketEventRow.update(**changes).where(waiting, is_due).execute()
     return len(found)
 
 
@@ -261,14 +242,17 @@ def cancel(condition: Any, error_code: str, now: datetime) -> None:
     TicketEventRow.update(**ended, error_code=error_code).where(condition).execute()
 
 
-def _end(events: Sequence[_Unsendable], error_code: str, now: datetime, actor: str) -> None:
-    """End events that are still due, without an attempt."""
-    changes = {"status": TicketEventStatus.FAILED.value, "error_code": error_code, "body": None, "finished_at": now}
-    is_due = TicketEventRow.id.in_([each.id for each in events]) & (TicketEventRow.due_at <= now)
-    ended = TicketEventRow.update(**changes, due_at=None, lease=None).where(is_due).returning(TicketEventRow.id)
-    ids = {row.id for row in ended.execute()} if events else set()
-    failed = [(each, f"{each.type.value}_failed") for each in events if each.id in ids]
-    append_all([AuditEntry(to_ms(now), actor, action, each.export_id, reason=each.id) for each, action in failed])
+def _end(error_codes: Mapping[str, str], now: datetime, actor: str) -> None:
+    """End events that are still due, without an attempt; `error_codes` are by event."""
+    if error_codes:
+        row, code = TicketEventRow, Case(TicketEventRow.id, [*error_codes.items()])
+        changes = {"status": TicketEventStatus.FAILED.value, "error_code": code, "body": None, "finished_at": now}
+        is_due = row.id.in_([*error_codes]) & (row.due_at <= now)
+        ended = row.update(**changes, due_at=None, lease=None).where(is_due).returning(row.id, row.export, row.type)
+        failed = [
+            AuditEntry(to_ms(now), actor, f"{each.type.value}_failed", each.export_id, reason=each.id) for each in ended
+        ]
+        append_all(failed)
 
 
 def _due(now: datetime, *selected: Any) -> Any:
