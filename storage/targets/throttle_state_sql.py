@@ -5,7 +5,6 @@ read and written in the order of their ids, so that two workers that write the s
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -157,13 +156,8 @@ def shorten_holds(now: datetime, longest_s: float) -> None:
     until = now + timedelta(seconds=longest_s)
     with transaction():
         held = [row[0] for row in rows(_HELD_BEYOND, (TargetRow.paced_until.db_value(until), to_ms(until)))]
-        write(_limit_waits(state, until) for state in read(held, locked=True).values())
-
-
-def _limit_waits(state: ThrottleState, until: datetime) -> ThrottleState:
-    paced_until, held_until = state.paced_until, state.held_until
-    if paced_until is not None:
-        paced_until = min(paced_until, until)
-    if held_until is not None and state.held_reason == BREAKER_OPEN:
-        held_until = min(held_until, until)
-    return replace(state, paced_until=paced_until, held_until=held_until)
+        read(held, locked=True)
+        is_held = TargetRow.id.in_(held)
+        TargetRow.update(paced_until=until).where(is_held, TargetRow.paced_until > until).execute()
+        is_open = TargetRow.held_reason == BREAKER_OPEN
+        TargetRow.update(held_until=until).where(is_held, is_open, TargetRow.held_until > until).execute()
