@@ -13,6 +13,7 @@ from schemas.exports.tickets.ticket import Source
 from schemas.exports.tickets.ticket_text import ticket_for_email
 from schemas.intake.email import EmailAccepted, InboundEmail, attachment_records
 from storage.db import identifiers
+from storage.db.columns import values_of
 from storage.db.engine import savepoint, transaction
 from storage.db.models import InboundEmailRow, ProjectRow
 from storage.db.queries import tuples
@@ -69,19 +70,9 @@ def accept(
 
 def _insert(email: InboundEmail, email_id: str, project_id: int, digest: str, export_id: str, now: datetime) -> None:
     """Insert the email. Raises IntegrityError if the message is stored already."""
-    InboundEmailRow.insert(
-        id=email_id,
-        project=project_id,
-        message_sha256=digest,
-        sender=email.sender,
-        recipients=list(email.recipients),
-        subject=email.subject,
-        text=email.text,
-        attachments=attachment_records(email),
-        sent_at=email.sent_at,
-        export=export_id,
-        created_at=now,
-    ).execute()
+    own = {"id": email_id, "project_id": project_id, "export_id": export_id, "message_sha256": digest, "created_at": now}
+    lists = {"recipients": list(email.recipients), "attachments": attachment_records(email)}
+    InboundEmailRow.insert(values_of(InboundEmailRow, email, **own, **lists)).execute()
 
 
 def _find(project_id: int, digest: str) -> str | None:
