@@ -16,6 +16,7 @@ from bench import figures
 from bench.servers.empty_installation import empty_installation
 from runtime.clock import utc_now
 from schemas.base.ticket_event_types import ALL_EVENTS
+from schemas.exports.record import Approval
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import TargetEdit
@@ -91,10 +92,10 @@ def _deliver(customer: Customer) -> None:
     """Approve every ticket for a target that receives events, and mark it as delivered."""
     target = make_target(customer)
     changes.edit(target.id, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, utc_now(), "bench")
-    ids = [row[0] for row in rows("SELECT id FROM exports ORDER BY id")]
+    ids, approval = [row[0] for row in rows("SELECT id FROM exports ORDER BY id")], Approval(target.id, None)
     for first in range(0, len(ids), _CHUNK):
         references = [ExportReference(each) for each in ids[first : first + _CHUNK]]
-        transitions.approve_many(references, customer.account_id, target.id, utc_now(), "bench", LOOPBACK_POLICY)
+        transitions.approve_many(references, customer.account_id, approval, utc_now(), "bench", LOOPBACK_POLICY)
     execute("UPDATE exports SET status = 'exported', due_at = NULL")
 
 

@@ -13,7 +13,7 @@ from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
 from storage.db.leases import JobLease
 from storage.exports import queries
-from storage.triage import bulk_decisions, bulk_jobs
+from storage.triage import bulk_jobs, decisions
 from storage.triage.bulk_jobs import NewBulkJob
 
 
@@ -36,7 +36,7 @@ class BulkOperations:
         account_id, now = principal.account_id, utc_now()
         refused = _forbidden(exports, principal)
         within = [each for each in exports if each.id not in refused]
-        decided = bulk_decisions.decide(decision, within, account_id, now, principal.key, self.policy, self.limits)
+        decided = decisions.decide(decision, within, account_id, now, principal.key, self.policy, self.limits)
         by_id = {each.id: each for each in decided} | refused
         results = [by_id[each.id] for each in exports]
         for each in results:

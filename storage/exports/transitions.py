@@ -154,13 +154,9 @@ def approve_all(
     approvals: Sequence[tuple[str, Approval]], account_id: int, now: datetime, actor: str, policy: TargetPolicy
 ) -> list[Export]:
     """Approve distinct exports as `approve` does one, all or none; all approvals have the same target and events."""
-    of_all = approvals[0][1]
     wanted = [ExportReference(export_id, approval.ticket_digest) for export_id, approval in approvals]
     with transaction():
-        results = approve_many(
-            wanted, account_id, of_all.target_id, now, actor, policy, covers_events=of_all.events, accepts_ended=True
-        )
-        for result in results:
+        for result in approve_many(wanted, account_id, approvals[0][1], now, actor, policy, accepts_ended=True):
             if result.error is not None:
                 raise result.error
         return get_all([each.id for each in wanted], account_id)
@@ -169,21 +165,21 @@ def approve_all(
 def approve_many(
     wanted: Sequence[ExportReference],
     account_id: int,
-    target_id: str,
+    approval: Approval,
     now: datetime,
     actor: str,
     policy: TargetPolicy,
     reason: str | None = None,
     *,
-    covers_events: bool = True,
     accepts_ended: bool = False,
 ) -> list[DecisionResult]:
     """Approve exports of an account for a target, as `approve` does one; the results are in the order of `wanted`.
 
-    If the result of an export has an `error`, the export is unchanged. `reason` is for the audit log. `covers_events` also
-    approves the events to which the target is subscribed now. With `accepts_ended`, an export that failed or was blocked at
-    the target counts as approved already, so that a repeated request is no error.
+    The digests are those in `wanted`. If the result of an export has an `error`, the export is unchanged. `reason` is for
+    the audit log. With `accepts_ended`, an export that failed or was blocked at the target counts as approved already, so
+    that a repeated request is no error.
     """
+    target_id = approval.target_id
     with transaction():
         target_error = approval_errors([target_id], account_id, policy).get(target_id)
 
@@ -196,7 +192,8 @@ def approve_many(
             return export.target_id == target_id and (accepts_ended or export.status in _ON_ITS_WAY)
 
         results, held = check_transition(wanted, account_id, Transition.APPROVE, is_approved, refusal)
-        transitions_sql.approve_locked([(each, target_id) for each in held], now, actor, reason, covers_events=covers_events)
+        approved = [(each, target_id) for each in held]
+        transitions_sql.approve_locked(approved, now, actor, reason, covers_events=approval.events)
         return results
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from peewee import IntegrityError
-
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, role_abilities
@@ -40,7 +38,7 @@ from storage.db.models import AccountRow, BulkJobItemRow, BulkJobRow, UserRow
 from storage.db.queries import newest_first, tuples, where_given
 from storage.exports import transitions
 from storage.exports.search import export_list
-from storage.triage.bulk_decisions import decide
+from storage.triage.decisions import decide
 
 #: The most exports of a job: one statement finds and stores this many within a second.
 MAX_MATCHES: Final = 10_000
@@ -190,7 +188,12 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
         due_at = now if lease is None else now + timedelta(seconds=LEASE_S)
         times = {"lease": lease, "next_run_at": due_at, "created_at": now}
         BulkJobRow.insert(values_of(BulkJobRow, new, **state, **counts, **times)).execute()
-        _insert_items(job_id, found)
+        items = [
+            {"job_id": job_id, "position": position, "export_id": export_id, "version": version}
+            for position, (export_id, version) in enumerate(found)
+        ]
+        # In the order of ids, in which other transactions lock exports: the foreign key locks each export too.
+        insert_records(BulkJobItemRow, sorted(items, key=lambda item: str(item["export_id"])))
         append(now, new.actor, f"begin_bulk_{decision.action.value}", job_id)
     return job_id
 
@@ -203,18 +206,6 @@ def _expected_matches(new: NewBulkJob) -> Sequence[tuple[str, int]]:
     if len(found) != new.expected_count:
         raise CountDiffers(len(found), new.expected_count)
     return found
-
-
-def _insert_items(job_id: str, exports: Sequence[tuple[str, int]]) -> None:
-    items = [
-        {"job_id": job_id, "position": position, "export_id": export_id, "version": version}
-        for position, (export_id, version) in enumerate(exports)
-    ]
-    try:
-        # In the order of ids, in which other transactions lock exports: the foreign key locks each export too.
-        insert_records(BulkJobItemRow, sorted(items, key=lambda item: str(item["export_id"])))
-    except IntegrityError:
-        raise Conflict("Some of these exports were deleted meanwhile; send the request again.") from None
 
 
 def _stop_reason(job: _JobState) -> str | None:

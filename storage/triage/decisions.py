@@ -1,4 +1,4 @@
-"""Decisions that make nothing due: edit, dismiss, restore, snooze; restore also for many exports.
+"""Decisions of people: edit, dismiss, restore, snooze; and one decision on many exports.
 
 Each decision is one transaction, which first locks the export, and appends an audit entry. A repeated decision changes
 nothing and returns the export, so that a double click is no error.
@@ -13,10 +13,11 @@ from schemas.base.errors import ValidationFailed, WrongStatus
 from schemas.base.fields import problem
 from schemas.base.timestamps import format_rfc3339_or_none, from_ms, to_ms
 from schemas.exports.decisions import DismissalReason, Snooze
-from schemas.exports.record import Export
+from schemas.exports.record import Approval, Export
 from schemas.exports.state_machine import ExportStatus, Transition
-from schemas.triage.bulk_decisions import DecisionResult, ExportReference
+from schemas.triage.bulk_decisions import BulkAction, BulkDecision, DecisionResult, ExportReference
 from schemas.triage.decision_forms import DismissalRequest, Edit
+from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db import identifiers
 from storage.db.columns import JsonField
@@ -31,6 +32,32 @@ from storage.triage import groups
 
 #: The parts of a ticket that an edit can replace.
 EDITABLE: Final = ("title", "description", "severity", "labels")
+
+
+def decide(
+    decision: BulkDecision,
+    wanted: Sequence[ExportReference],
+    account_id: int,
+    now: datetime,
+    actor: str,
+    policy: TargetPolicy,
+    limits: AccountLimits,
+    reason: str | None = None,
+) -> list[DecisionResult]:
+    """Decide on exports in one transaction; the results are in the order of `wanted`. `reason` is for the audit log.
+
+    An export whose result is an error is unchanged. Raises ValidationFailed at the account's limit.
+    """
+    with transaction():
+        if decision.action is BulkAction.APPROVE:
+            approval = Approval(str(decision.target_id), None)
+            return transitions.approve_many(wanted, account_id, approval, now, actor, policy, reason)
+        if decision.action is BulkAction.DISMISS:
+            dismissal = DismissalRequest(decision.reason, decision.note)
+            return transitions.dismiss_many(wanted, account_id, now, actor, dismissal, reason)
+        if decision.action is BulkAction.RETRY:
+            return transitions.retry_many(wanted, account_id, now, actor, reason)
+        return restore_many(wanted, account_id, now, actor, reason, limits)
 
 
 def edit(export_id: str, account_id: int | None, now: datetime, actor: str, edited: Edit) -> Export:

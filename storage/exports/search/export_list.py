@@ -83,7 +83,8 @@ def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict
     by_query: dict[ExportQuery, list[tuple[str, Any]]] = {}
     for name in wanted:
         member = _FACETS[name]
-        by_query.setdefault(_without_filter(query, member), []).append((name, COLUMNS[member]))
+        unfiltered: dict[str, Any] = {member: ()}
+        by_query.setdefault(replace(query, **unfiltered), []).append((name, COLUMNS[member]))
     for others, columns in by_query.items():
         counts |= _count_values(others, columns)
     return {name: counts[name] for name in wanted}
@@ -101,11 +102,6 @@ def ids_matching(query: ExportQuery, limit: int | None = None) -> list[tuple[str
     ids = _ids(query, ExportSort.NEWEST, limit, None)
     found = ExportRow.select(ExportRow.id, ExportRow.version).where(in_query(ExportRow.id, ids))
     return [(export_id, version) for export_id, version in tuples(found.order_by(ExportRow.id.desc()))]
-
-
-def _without_filter(query: ExportQuery, member: str) -> ExportQuery:
-    without: dict[str, Any] = {member: ()}
-    return replace(query, **without)
 
 
 def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dict[str, dict[str, int]]:

@@ -35,7 +35,9 @@ def refs(*ids: str) -> list[ExportReference]:
 
 
 def approve(customer: Customer, target_id: str, *wanted: ExportReference) -> list[DecisionResult]:
-    return transitions.approve_many(wanted, customer.account_id, target_id, NOW, "user:1", LOOPBACK_POLICY, "blk_1")
+    return transitions.approve_many(
+        wanted, customer.account_id, Approval(target_id, None), NOW, "user:1", LOOPBACK_POLICY, "blk_1"
+    )
 
 
 def outcomes(results: list[DecisionResult]) -> list[str | None]:
