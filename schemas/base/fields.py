@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import cache
 from heapq import nsmallest
 from ipaddress import IPv4Address
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, post_load, validate, validates_schema
@@ -78,7 +78,6 @@ MESSAGES: Final[Mapping[str, str]] = {
     "unknown_project": "No project has this id.",
     "unknown_account": "No account has this id.",
     "unknown_user": "No user has this id.",
-    "unknown_report": "No report has this id.",
     "admin_only": "Only a token with the ability admin may use this.",
     "invalid_email": "Not an email address; use the form ada@example.com.",
     "project_or_report": "Send either project_id or report_id, not both; a role needs project_id.",
@@ -172,12 +171,12 @@ class Text(fields.String):
     def __init__(
         self, *, max_length: int = MAX_TEXT, min_length: int = 0, allowed: Iterable[str] | None = None, **options: Any
     ) -> None:
-        checks: list[Any] = [validate.Length(max=max_length, error="too_long")]
+        checks: list[Any] = [validate.Length(max=max_length, error=f"too_long: {max_length} characters")]
         if min_length:
             checks.append(_at_least(min_length))
         self.allowed = tuple(allowed or ())
         if allowed is not None:
-            checks.append(validate.OneOf(self.allowed, error="not_allowed"))
+            checks.append(validate.OneOf(self.allowed, error=f"not_allowed: {', '.join(self.allowed)}"))
         super().__init__(validate=checks, **options)
         self.min_length = min_length
         self.max_length = max_length
@@ -218,17 +217,14 @@ class Line(Text):
 class Integer(fields.Integer):
     """A JSON integer; neither 1.7, nor "1", nor true."""
 
-    default_error_messages = {"invalid": "invalid_type", "too_large": "out_of_range"}  # noqa: RUF012 - as marshmallow declares it
-
     def __init__(self, *, minimum: int = 0, maximum: int = MAX_ID, **options: Any) -> None:
-        super().__init__(validate=validate.Range(min=minimum, max=maximum, error="out_of_range"), **options)
-        self.minimum = minimum
-        self.maximum = maximum
+        limits = validate.Range(min=minimum, max=maximum, error=f"out_of_range: {minimum} to {maximum}")
+        super().__init__(validate=limits, **options)
         self.json_schema = {"type": "integer", "minimum": minimum, "maximum": maximum}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> int:
         if type(value) is not int:
-            raise self.make_error("invalid")
+            raise ValidationError("invalid_type")
         return value
 
 
@@ -299,7 +295,7 @@ class Array(fields.List[Any]):
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Any]:
         if isinstance(value, list) and len(value) > self.at_most:
-            raise ValidationError("too_many")
+            raise ValidationError(f"too_many: {self.at_most}")
         if isinstance(value, list) and len(value) < self.at_least:
             raise ValidationError("too_short")
         return super()._deserialize(value, attr, data, **kwargs)
@@ -342,7 +338,7 @@ class Form(Schema):
             return self.load(value)
         except ValidationError as refused:
             messages = refused.normalized_messages()  # type: ignore[no-untyped-call]  # marshmallow left it out
-            problems = dict.fromkeys(_walk(messages, "", may_name, self))
+            problems = dict.fromkeys(_walk(messages, "", may_name))
             raise ValidationFailed(*problems) from None
 
     def member_names(self) -> frozenset[str]:
@@ -423,7 +419,7 @@ def _names(form: Schema) -> Iterator[str]:
 
 def _fits_an_index(url: str) -> None:
     if len(url.encode()) > MAX_URL:
-        raise ValidationError("too_long")
+        raise ValidationError(f"too_long: {MAX_URL} bytes")
 
 
 def _splits(url: str) -> None:
@@ -440,45 +436,22 @@ def _splits(url: str) -> None:
         raise ValidationError("invalid_url")
 
 
-def _walk(
-    messages: Mapping[Any, Any], parent: str, may_name: MayName, declared: Schema | fields.Field[Any] | None
-) -> Iterator[FieldProblem]:
-    """Yield a problem for each code; all unknown fields of an object are one problem."""
+def _walk(messages: Mapping[Any, Any], parent: str, may_name: MayName) -> Iterator[FieldProblem]:
+    """Yield a problem for each code; all unknown fields of an object are one problem.
+
+    The limit that a value exceeds, or the values that are allowed, follow a code after a colon.
+    """
     unknown = [str(name) for name, codes in messages.items() if not isinstance(codes, Mapping) and "unknown_member" in codes]
     if unknown:
         yield _unknown_fields(parent, unknown, may_name)
     for name, codes in messages.items():
         path = parent if name == "_schema" else f"{parent}/{name}"
         if isinstance(codes, Mapping):
-            yield from _walk(codes, path, may_name, _within(declared, name))
+            yield from _walk(codes, path, may_name)
             continue
-        for code in cast("list[str]", codes):
+        for code, _, limit in (str(each).partition(": ") for each in codes):
             if code != "unknown_member":
-                yield problem(path, code, _limit_of(_within(declared, name), code))
-
-
-def _within(declared: Schema | fields.Field[Any] | None, name: Any) -> fields.Field[Any] | None:
-    """Return the field that a form or a list field declares for the name of a member or the index of an entry."""
-    if isinstance(declared, fields.Nested):
-        declared = declared.schema
-    if isinstance(declared, Schema):
-        return next((each for key, each in declared.fields.items() if (each.data_key or key) == name), None)
-    return declared.inner if isinstance(declared, fields.List) else None
-
-
-def _limit_of(declared: fields.Field[Any] | None, code: str) -> str:
-    """Return the limit that a value exceeds, or the allowed values; "" if the code has neither."""
-    if isinstance(declared, Text) and code == "not_allowed":
-        return ", ".join(declared.allowed)
-    if isinstance(declared, Text) and code == "too_long":
-        return f"{declared.max_length} characters"
-    if isinstance(declared, WebUrl) and code == "too_long":
-        return f"{MAX_URL} bytes"
-    if code == "too_many":
-        return str(getattr(declared, "at_most", ""))
-    if isinstance(declared, Integer) and code == "out_of_range":
-        return f"{declared.minimum} to {declared.maximum}"
-    return ""
+                yield problem(path, code, limit)
 
 
 def _unknown_fields(path: str, names: list[str], may_name: MayName) -> FieldProblem:

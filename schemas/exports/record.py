@@ -127,15 +127,11 @@ class Severity(Text):
 
     json_schema: Final = {"type": "string", "enum": sorted(SEVERITY_SYNONYMS)}
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        # Shown in the message; synonyms are accepted as well.
-        self.allowed = SEVERITIES
-
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         severity = SEVERITY_SYNONYMS.get(super()._deserialize(value, attr, data, **kwargs).strip().lower())
         if severity is None:
-            raise ValidationError("not_allowed")
+            # The message does not list the synonyms.
+            raise ValidationError(f"not_allowed: {', '.join(SEVERITIES)}")
         return severity
 
 

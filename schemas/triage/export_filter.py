@@ -113,7 +113,6 @@ class OneOrMore(Text):
         self, member: str, description: str, allowed: Iterable[str] = (), form: re.Pattern[str] = _ANY_TEXT
     ) -> None:
         super().__init__(attribute=member, metadata={"description": description})
-        # The message lists the allowed values.
         self.allowed = tuple(allowed)
         self._form = form
 
@@ -136,14 +135,14 @@ class OneOrMore(Text):
             # A filter without a value would have no effect, and a bulk decision would affect every export.
             raise ValidationError("too_short")
         if len(given) > self._most:
-            raise ValidationError("too_many")
+            raise ValidationError(f"too_many: {self.at_most}")
         return tuple(sorted({self._read(each) for each in given}))
 
     def _read(self, each: Any) -> Any:
         if not isinstance(each, str):
             raise ValidationError("invalid_type")
         if not (each in self.allowed if self.allowed else self._form.fullmatch(each)):
-            raise ValidationError("not_allowed")
+            raise ValidationError(f"not_allowed: {', '.join(self.allowed)}")
         return each
 
 
@@ -169,18 +168,17 @@ class SearchText(Text):
     def __init__(self, description: str, fold: Callable[[str], str] = folded, at_most: int = MAX_VALUES) -> None:
         super().__init__(max_length=MAX_SEARCH, attribute="words", metadata={"description": description})
         self._fold = fold
-        #: Messages of refusals name this limit.
-        self.at_most = at_most
+        self._at_most = at_most
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         text = super()._deserialize(value, attr, data, **kwargs)
         if len(text) > self.max_length:
-            raise ValidationError("too_long")
+            raise ValidationError(f"too_long: {self.max_length} characters")
         words = words_in(text, self._fold)
         if not words:
             raise ValidationError("no_word" if text else "too_short")
-        if len(words) > self.at_most:
-            raise ValidationError("too_many")
+        if len(words) > self._at_most:
+            raise ValidationError(f"too_many: {self._at_most}")
         return tuple(sorted(words))
 
 
