@@ -5,17 +5,16 @@ two equal names, turns 1e999 into infinity, accepts NUL, which PostgreSQL's text
 UTF-8 response can carry. Bytes that are signed, stored or approved must have one meaning, so all of these are rejected here,
 and nesting deeper than any of our payloads needs.
 
-A violation is a short code. Neither it nor its chain of exceptions contains any of the body.
+A violation is described in fixed words. Neither it nor its chain of exceptions contains any of the body.
 """
 
 import json
 import math
 import re
 from array import array
-from collections.abc import Mapping
 from enum import StrEnum
 from itertools import accumulate
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 
@@ -33,34 +32,19 @@ MAX_INTEGER_DIGITS = 308
 
 
 class JsonFault(StrEnum):
-    """Why a body is not strict JSON."""
+    """Why a body is not strict JSON, in words for its sender; only NOT_JSON has no further words."""
 
-    EMPTY = "empty"
-    BYTE_ORDER_MARK = "byte_order_mark"
-    NOT_UTF8 = "not_utf8"
-    NOT_JSON = "not_json"
-    TOO_DEEP = "too_deep"
-    TOO_MANY_VALUES = "too_many_values"
-    DUPLICATE_MEMBER = "duplicate_member"
-    NOT_FINITE_NUMBER = "not_finite_number"
-    NUMBER_TOO_LONG = "number_too_long"
-    NUL_CHARACTER = "nul_character"
-    LONE_SURROGATE = "lone_surrogate"
-
-
-#: The problem in words, for the sender. A fault without words gets the general message that the body is not JSON.
-FAULTS: Final[Mapping[JsonFault, str]] = {
-    JsonFault.EMPTY: "it is empty",
-    JsonFault.BYTE_ORDER_MARK: "it begins with a byte order mark",
-    JsonFault.NOT_UTF8: "it is not UTF-8",
-    JsonFault.TOO_DEEP: f"it is nested more than {MAX_DEPTH} levels deep",
-    JsonFault.TOO_MANY_VALUES: f"it has more than {MAX_VALUES:,} values",
-    JsonFault.DUPLICATE_MEMBER: "an object has two members of the same name",
-    JsonFault.NOT_FINITE_NUMBER: "a number is infinite or not a number",
-    JsonFault.NUMBER_TOO_LONG: f"a number has more than {MAX_INTEGER_DIGITS} digits",
-    JsonFault.NUL_CHARACTER: "a string contains a NUL character",
-    JsonFault.LONE_SURROGATE: "a string contains half of a surrogate pair",
-}
+    EMPTY = "it is empty"
+    BYTE_ORDER_MARK = "it begins with a byte order mark"
+    NOT_UTF8 = "it is not UTF-8"
+    NOT_JSON = ""
+    TOO_DEEP = f"it is nested more than {MAX_DEPTH} levels deep"
+    TOO_MANY_VALUES = f"it has more than {MAX_VALUES:,} values"
+    DUPLICATE_MEMBER = "an object has two members of the same name"
+    NOT_FINITE_NUMBER = "a number is infinite or not a number"
+    NUMBER_TOO_LONG = f"a number has more than {MAX_INTEGER_DIGITS} digits"
+    NUL_CHARACTER = "a string contains a NUL character"
+    LONE_SURROGATE = "a string contains half of a surrogate pair"
 
 
 class MalformedJson(ValueError):
@@ -71,7 +55,7 @@ class MalformedJson(ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return ": ".join(filter(None, ("The body is not strict JSON", FAULTS.get(self.reason)))) + "."
+        return ": ".join(filter(None, ("The body is not strict JSON", self.reason))) + "."
 
 
 def parse(body: bytes, max_depth: int = MAX_DEPTH) -> JsonValue:

@@ -24,7 +24,7 @@ from schemas.base.errors import (
     ValidationFailed,
 )
 from schemas.base.fields import Form, problem
-from schemas.base.strict_json import FAULTS, MAX_VALUES, JsonFault, MalformedJson, canonical, parse
+from schemas.base.strict_json import MAX_VALUES, JsonFault, MalformedJson, canonical, parse
 from schemas.content_policy.checked_form import read_checked
 from service.http.auth import Authenticate, is_of_another_site
 from service.http.error_responses import PROBLEM_JSON
@@ -164,7 +164,7 @@ def _parsed(body: bytes) -> Any:
     except MalformedJson as malformed:
         if malformed.reason is JsonFault.TOO_MANY_VALUES:
             raise ValidationFailed(problem("", "too_many", f"{MAX_VALUES:,} values")) from None
-        raise ValidationFailed(problem("", "malformed_json", FAULTS.get(malformed.reason, ""))) from None
+        raise ValidationFailed(problem("", "malformed_json", malformed.reason)) from None
 
 
 def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:

@@ -215,7 +215,7 @@ def test_an_error_contains_nothing_of_the_body(body: bytes) -> None:
 
 def test_the_exception_for_malformed_json_has_a_message_and_can_be_pickled() -> None:
     malformed = pickle.loads(pickle.dumps(MalformedJson(JsonFault.TOO_DEEP)))  # noqa: S301  our own bytes
-    assert malformed.reason == "too_deep"
+    assert malformed.reason is JsonFault.TOO_DEEP
     assert str(malformed) == "The body is not strict JSON: it is nested more than 32 levels deep."
     assert str(MalformedJson(JsonFault.NOT_JSON)) == "The body is not strict JSON."
     assert isinstance(malformed, ValueError)
