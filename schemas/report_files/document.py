@@ -6,6 +6,7 @@ or as a JSON Pointer. Messages contain names of the report's fields but none of 
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,10 +20,10 @@ MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 _MAX_TEXT: Final = 4000
 #: Longer field names are truncated in messages; no format has longer ones.
 _MAX_NAME: Final = 80
-#: Maximum number of JSON lines; each has a few KiB, and the service reads an uploaded report while other requests wait.
-_MAX_LINES: Final = 50_000
 
 _MIB: Final = 1024 * 1024
+_NO_SPACE: Final = re.compile(r"[^ \t\r\n]")
+_DECODER: Final = json.JSONDecoder()
 
 
 class UnreadableReport(Exception):
@@ -63,7 +64,7 @@ class Node:
             return ""
         if isinstance(self.value, bool) or not isinstance(self.value, str | int | float):
             raise self._mismatch("a string")
-        return _clean(_digits(self.value) if isinstance(self.value, int) else shortened(str(self.value)))
+        return _clean(shortened(str(self.value)))
 
     def number(self) -> float | None:
         """Return a number, also if it is written as a string; None otherwise."""
@@ -99,14 +100,12 @@ def read(content: bytes, *, may_be_lines: bool = False, max_values: int | None =
     if max_values is not None and has_too_many_values(text.encode(), max_values):
         raise UnreadableReport(f"The report has more than {max_values:,} values; scan fewer pages at once.")
     try:
-        return Node(_value(text))
+        values = list(_values(text, are_lines=may_be_lines))
     except json.JSONDecodeError as error:
-        # "Extra data" follows a complete first value; any other error is an error in JSON lines, too.
-        if not (may_be_lines and error.msg == "Extra data"):
-            raise _malformed(text, error, 0) from None
-    if text.count("\n") > _MAX_LINES:
-        raise UnreadableReport(f"The report has more than {_MAX_LINES:,} lines; scan fewer pages at once.")
-    return Node([_line(line, number) for number, line in enumerate(text.split("\n"), 1) if line.strip()])
+        raise _malformed(error) from None
+    except (RecursionError, ValueError):
+        raise UnreadableReport("The report is nested too deeply, or contains a number with thousands of digits.") from None
+    return Node(values[0] if len(values) == 1 else values)
 
 
 def shortened(text: str) -> str:
@@ -117,46 +116,29 @@ def shortened(text: str) -> str:
 
 
 def _text(content: bytes) -> str:
-    if content[:2] == b"\x1f\x8b":
-        raise UnreadableReport("The report is compressed; decompress it: gunzip FILE")
-    if content[:4] == b"PK\x03\x04":
-        raise UnreadableReport("The report is a ZIP archive; unpack it: unzip FILE")
     try:
         return content.decode(json.detect_encoding(content)).removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise UnreadableReport(f"The report is not valid {error.encoding} at byte {error.start + 1}.") from None
 
 
-def _line(line: str, number: int) -> Any:
-    try:
-        return _value(line)
-    except json.JSONDecodeError as error:
-        raise _malformed(line, error, number - 1) from None
+def _values(text: str, *, are_lines: bool) -> Iterator[Any]:
+    """Yield the value of a text, or the objects that follow each other in it. Raises json.JSONDecodeError."""
+    value, at = None, 0
+    while begins := _NO_SPACE.search(text, at):
+        if at and not (are_lines and isinstance(value, dict)):
+            raise json.JSONDecodeError("Extra data", text, begins.start())
+        value, at = _DECODER.raw_decode(text, begins.start())
+        yield value
 
 
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except RecursionError:
-        raise UnreadableReport("The report is nested too deeply.") from None
-    except ValueError:
-        raise UnreadableReport("The report contains a number with thousands of digits.") from None
-
-
-def _malformed(text: str, error: json.JSONDecodeError, lines_before: int) -> UnreadableReport:
-    position = f"line {error.lineno + lines_before}, column {error.colno}"
+def _malformed(error: json.JSONDecodeError) -> UnreadableReport:
+    text, position = error.doc, f"line {error.lineno}, column {error.colno}"
     if error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string"):
         return UnreadableReport(f"The report is truncated at {position}; wait until the scanner has written it.")
     if text.lstrip().startswith("<"):
         return UnreadableReport("The report is HTML or XML; configure the scanner to write JSON.")
     return UnreadableReport(f"The report is not JSON at {position}: {error.msg}.")
-
-
-def _digits(number: int) -> str:
-    # Python refuses to convert a number of thousands of digits to a string.
-    return str(number) if abs(number) < 10**18 else ""
 
 
 def _clean(text: str) -> str:
