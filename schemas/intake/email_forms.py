@@ -6,11 +6,12 @@ headers and the contents of attachments are ignored and never stored.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, ClassVar, Final
 
-from marshmallow import ValidationError, fields, post_load
+from marshmallow import Schema, ValidationError, fields, post_load
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.fields import MAX_ID, MAX_TEXT, Array, Form, Integer, LenientForm, MayName, Text, optional, required, typed
@@ -40,10 +41,8 @@ _PROJECT_TAG: Final = re.compile("[pP]([0-9]+)")
 _POSTMARKS_OWN: Final = frozenset(
     {"MessageID", "From", "FromFull", "To", "ToFull", "OriginalRecipient", "Subject", "TextBody", "HtmlBody"}
 )
-_POSTMARK_RECIPIENTS: Final = ("To", "Cc", "Bcc", "OriginalRecipient")
-#: The address headers of each format.
-_POSTMARK_HEADERS: Final = ("From", *_POSTMARK_RECIPIENTS)
-_PLAIN_HEADERS: Final = ("from", "to")
+#: Members that are not searched for forbidden content: ids, dates, sizes and the tag of an address.
+_NOT_INSPECTED: Final = frozenset({"message_id", "received_at", "date", "size_bytes", "tag"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,57 @@ class _PlainAttachmentForm(LenientForm):
         return Attachment(data["name"] or "", data["content_type"] or "", data["size_bytes"])
 
 
-class _PlainForm(LenientForm):
+class _FormatForm(LenientForm):
+    """A format, with its names of the sender, the HTML part and the recipients' headers; the first one always exists."""
+
+    sender_name: ClassVar[str]
+    html_name: ClassVar[str]
+    recipient_names: ClassVar[tuple[str, ...]]
+
+    def reduced(self, value: Any, checkpoint: Checkpoint = no_checkpoint) -> Any:
+        """Return a body with its HTML part reduced to its text, and with its address headers parsed."""
+        headers = (self.sender_name, *self.recipient_names)
+        reduced = {name: _parsed(value[name], checkpoint) for name in headers if name in value}
+        if isinstance(html := value.get(self.html_name), str):
+            reduced[self.html_name] = text_of(html, checkpoint)
+        return {**value, **reduced}
+
+    def email(
+        self,
+        data: Mapping[str, Any],
+        submitted: Mapping[str, Any],
+        senders: Iterable[Mailbox],
+        recipients: Iterable[Mailbox],
+        tags: Iterable[str],
+        sent_at: datetime | None,
+    ) -> InboundEmail:
+        """Return the email. Only if the sender hid the recipients, there may be none. Raises ValidationError."""
+        sender = next(iter(senders), None)
+        first: dict[str, Mailbox] = {}
+        for mailbox in recipients:
+            first.setdefault(mailbox.address.lower(), mailbox)
+        refused = {} if sender else {self.sender_name: ["invalid_address"]}
+        if len(first) > MAX_RECIPIENTS:
+            refused[self.recipient_names[0]] = ["too_many"]
+        elif not first and not _are_hidden(submitted.get(name) for name in self.recipient_names):
+            refused[self.recipient_names[0]] = ["invalid_address"]
+        if sender is None or refused:
+            raise ValidationError(refused)
+        return InboundEmail(
+            message_id=data["message_id"],
+            sender=sender.shown,
+            recipients=tuple(mailbox.shown for mailbox in first.values()),
+            subject=data["subject"] or "",
+            text=_text(data["text"], data["html"], self.html_name),
+            attachments=tuple(data["attachments"] or ()),
+            sent_at=sent_at,
+            project_id=_project(tags),
+            recipients_path=f"/{self.recipient_names[0]}",
+        )
+
+
+class _PlainForm(_FormatForm):
+    sender_name, html_name, recipient_names = "from", "html", ("to",)
     message_id = _MessageId(
         max_length=MAX_MESSAGE_ID, min_length=1, **required("The email's `Message-ID`; accepted once per project.")
     )
@@ -145,19 +194,9 @@ class _PlainForm(LenientForm):
 
     @post_load(pass_original=True)
     def _make(self, data: dict[str, Any], submitted: dict[str, Any], **_: Any) -> InboundEmail:
-        headers = submitted["to"] if isinstance(submitted["to"], list) else [submitted["to"]]
-        sender, recipients = _known_mailboxes(data["sender"], data["recipients"], "from", "to", _are_hidden(headers))
-        return InboundEmail(
-            message_id=data["message_id"],
-            sender=sender,
-            recipients=recipients,
-            subject=data["subject"] or "",
-            text=_text(data["text"], data["html"], "html"),
-            attachments=tuple(data["attachments"] or ()),
-            sent_at=data["received_at"],
-            project_id=_project(mailbox.tag for mailbox in data["recipients"]),
-            recipients_path="/to",
-        )
+        recipients = data["recipients"]
+        tags = (mailbox.tag for mailbox in recipients)
+        return self.email(data, submitted, data["sender"], recipients, tags, data["received_at"])
 
 
 class _PostmarkMailboxForm(LenientForm):
@@ -182,7 +221,8 @@ def _several_mailboxes(data_key: str, description: str) -> Array:
     return Array(_PostmarkMailboxForm, at_most=MAX_RECIPIENTS, data_key=data_key, **optional(description))
 
 
-class _PostmarkForm(LenientForm):
+class _PostmarkForm(_FormatForm):
+    sender_name, html_name, recipient_names = "From", "HtmlBody", ("To", "Cc", "Bcc", "OriginalRecipient")
     message_id = _MessageId(
         data_key="MessageID",
         max_length=MAX_MESSAGE_ID,
@@ -221,52 +261,35 @@ class _PostmarkForm(LenientForm):
         if data["sender"] is None and data["sender_full"] is None:
             raise ValidationError("required", "From")
         from_full = [mailbox for mailbox, _ in [data["sender_full"] or (None, "")] if mailbox]
-        are_hidden = _are_hidden([submitted.get(name) for name in _POSTMARK_RECIPIENTS])
-        senders = from_full + (data["sender"] or [])
-        sender, recipients = _known_mailboxes(senders, addressed, "From", "To", are_hidden)
         # The recipient that the webhook is for comes first.
         tags = [mailbox.tag for mailbox in data["original"] or ()] + [data["tag"] or ""]
         tags += [tag for _, tag in fuller] + [mailbox.tag for mailbox in addressed]
-        return InboundEmail(
-            message_id=data["message_id"],
-            sender=sender,
-            recipients=recipients,
-            subject=data["subject"] or "",
-            text=_text(data["text"], data["html"], "HtmlBody"),
-            attachments=tuple(data["attachments"] or ()),
-            # The Date header comes from the sender's clock and may be wrong; the email is accepted anyway.
-            sent_at=date_from(data["date"] or ""),
-            project_id=_project(tags),
-            recipients_path="/To",
-        )
+        # The Date header comes from the sender's clock and may be wrong; the email is accepted anyway.
+        sent_at = date_from(data["date"] or "")
+        return self.email(data, submitted, from_full + (data["sender"] or []), addressed, tags, sent_at)
+
+
+_PLAIN: Final = _PlainForm()
+_POSTMARK: Final = _PostmarkForm()
 
 
 class EmailForm(Form):
     """The body of `POST /api/email/webhook`, in either form."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._plain, self._postmark = _PlainForm(), _PostmarkForm()
-        #: The form of each format.
-        self.forms: tuple[Form, ...] = (self._plain, self._postmark)
+    #: The form of each format.
+    forms: tuple[Form, ...] = (_PLAIN, _POSTMARK)
 
     def reduced(self, value: Any, checkpoint: Checkpoint = no_checkpoint) -> Any:
         """Return a body with its HTML part reduced to its text, and with its address headers parsed."""
-        if not isinstance(value, dict):
-            return value
-        html_name, header_names = ("HtmlBody", _POSTMARK_HEADERS) if _is_postmarks(value) else ("html", _PLAIN_HEADERS)
-        reduced = {name: _parsed(value[name], checkpoint) for name in header_names if name in value}
-        if isinstance(html := value.get(html_name), str):
-            reduced[html_name] = text_of(html, checkpoint)
-        return {**value, **reduced}
+        return _format_of(value).reduced(value, checkpoint) if isinstance(value, dict) else value
 
     def read_reduced(self, value: Any, may_name: MayName = lambda _: False) -> Any:
         """Return a reduced body as an InboundEmail. Raises ValidationFailed with every problem."""
-        return (self._postmark if _is_postmarks(value) else self._plain).read(value, may_name)
+        return _format_of(value).read_reduced(value, may_name)
 
     def member_names(self) -> frozenset[str]:
         """Return the field names of both formats."""
-        return self._plain.member_names() | self._postmark.member_names()
+        return _PLAIN.member_names() | _POSTMARK.member_names()
 
 
 def inspected(value: Any) -> dict[str, Any]:
@@ -276,53 +299,42 @@ def inspected(value: Any) -> dict[str, Any]:
     forbidden page, but a card number may be spread over its tags. A mailbox is checked as a text, not as an object with a
     name and an address.
     """
-    if not isinstance(value, dict):
-        return {}
-    if _is_postmarks(value):
-        attachments = _each(value.get("Attachments"), lambda entry: _texts(entry, ("Name", "ContentType")))
-        full = {name: _each(value.get(name), _shown_full) for name in ("ToFull", "CcFull", "BccFull")}
-        headers = {name: _shown(value.get(name)) for name in _POSTMARK_HEADERS}
-        data = {**headers, **full, "FromFull": _shown_full(value.get("FromFull")), "Attachments": attachments}
-        return {**data, **_decoded_texts(value, "Subject", "TextBody", "HtmlBody")}
-    attachments = _each(value.get("attachments"), lambda entry: _texts(entry, ("name", "content_type")))
-    recipients = value.get("to")
-    to = _each(recipients, _shown) if isinstance(recipients, list) else _shown(recipients)
-    return {
-        "from": _shown(value.get("from")),
-        "to": to,
-        "attachments": attachments,
-        **_decoded_texts(value, "subject", "text", "html"),
-    }
+    return _shown_members(_format_of(value), value)
 
 
-def _is_postmarks(value: Any) -> bool:
-    return isinstance(value, dict) and not _POSTMARKS_OWN.isdisjoint(value)
+def _shown_members(form: Schema, value: Any) -> dict[str, Any]:
+    names = {each.data_key or name: each for name, each in form.fields.items() if name not in _NOT_INSPECTED}
+    return {name: _shown(names[name], value[name]) for name in names if name in value} if isinstance(value, dict) else {}
 
 
-def _known_mailboxes(
-    senders: Iterable[Mailbox], recipients: Iterable[Mailbox], from_name: str, to_name: str, are_hidden: bool
-) -> tuple[str, tuple[str, ...]]:
-    """Return the sender and the recipients, each address once; only if the sender hid the recipients, there may be none.
+def _shown(declared: fields.Field[Any], value: Any) -> Any:
+    """Return the text of a value that would be stored; None for one of another type."""
+    if isinstance(value, list) and isinstance(declared, Array | Mailboxes):
+        # Nothing of an array over the limit is stored.
+        entry = declared.inner if isinstance(declared, Array) else declared
+        return [_shown(entry, each) for each in value] if len(value) <= max(MAX_RECIPIENTS, MAX_ATTACHMENTS) else []
+    if isinstance(value, AddressHeader):
+        # Also as it was written: of a URL with a password, the parser keeps only an address.
+        read = ", ".join(mailbox.shown for mailbox in value.mailboxes)
+        return value.text if read == value.text else f"{read}, {value.text}"
+    if isinstance(declared, fields.Nested):
+        members = _shown_members(declared.schema, value)
+        if not isinstance(declared.schema, _PostmarkMailboxForm):
+            return members
+        return f"{decoded_words(members.get('Name') or '')} <{members.get('Email') or ''}>" if members else None
+    if not isinstance(value, str) or isinstance(declared, Mailboxes):
+        return None
+    return decoded_words(value) if isinstance(declared, _Words) else value
 
-    Raises ValidationError at the members' names.
-    """
-    sender = next(iter(senders), None)
-    first: dict[str, Mailbox] = {}
-    for mailbox in recipients:
-        first.setdefault(mailbox.address.lower(), mailbox)
-    refused = {} if sender else {from_name: ["invalid_address"]}
-    if len(first) > MAX_RECIPIENTS:
-        refused[to_name] = ["too_many"]
-    elif not first and not are_hidden:
-        refused[to_name] = ["invalid_address"]
-    if sender is None or refused:
-        raise ValidationError(refused)
-    return sender.shown, tuple(mailbox.shown for mailbox in first.values())
+
+def _format_of(value: Any) -> _FormatForm:
+    return _POSTMARK if isinstance(value, dict) and not _POSTMARKS_OWN.isdisjoint(value) else _PLAIN
 
 
-def _are_hidden(headers: Iterable[AddressHeader | None]) -> bool:
+def _are_hidden(headers: Iterable[Any]) -> bool:
     """Return whether address headers name no recipient on purpose: each that is not empty is an empty group."""
-    given = [header.text for header in headers if header and header.text.strip()]
+    each_header = (header for several in headers for header in (several if isinstance(several, list) else [several]))
+    given = [header.text for header in each_header if header and header.text.strip()]
     return bool(given) and all(map(is_empty_group, given))
 
 
@@ -354,33 +366,3 @@ def _parsed(value: Any, checkpoint: Checkpoint) -> Any:
         parsed.append(AddressHeader(header, tuple(mailboxes_in(header))) if isinstance(header, str) else header)
         checkpoint()
     return parsed if isinstance(value, list) else parsed[0]
-
-
-def _shown(header: Any) -> str | None:
-    """Return an address header parsed and raw: of a URL with a password, the parser keeps only an address."""
-    if not isinstance(header, AddressHeader):
-        return None
-    read = ", ".join(mailbox.shown for mailbox in header.mailboxes)
-    return header.text if read == header.text else f"{read}, {header.text}"
-
-
-def _shown_full(mailbox: Any) -> str | None:
-    data = _texts(mailbox, ("Name", "Email"))
-    return f"{decoded_words(data.get('Name', ''))} <{data.get('Email', '')}>" if data else None
-
-
-def _texts(entry: Any, names: Iterable[str]) -> dict[str, str]:
-    """Return the text fields of an object."""
-    members = entry if isinstance(entry, dict) else {}
-    return {name: members[name] for name in names if isinstance(members.get(name), str)}
-
-
-def _each(entries: Any, shown: Callable[[Any], Any]) -> list[Any]:
-    """Return the entries of an array; none if the array is over the limit, because then nothing of it is stored."""
-    is_short = isinstance(entries, list) and len(entries) <= max(MAX_RECIPIENTS, MAX_ATTACHMENTS)
-    return [shown(entry) for entry in entries] if is_short else []
-
-
-def _decoded_texts(value: Mapping[str, Any], subject: str, text: str, html: str) -> dict[str, str]:
-    data = _texts(value, (subject, text, html))
-    return {name: decoded_words(said) if name == subject else said for name, said in data.items()}
