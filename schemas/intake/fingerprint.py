@@ -8,7 +8,7 @@ from typing import Final
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.intake.page_url import page_key
 from schemas.intake.scanner import SEVERITIES, Issue, ScannedPage
-from schemas.intake.selector import exact_selector, stable_selector
+from schemas.intake.selector import stable_selector
 
 #: Parts of the fingerprint are joined with a byte that no accepted text holds.
 _SEPARATOR: Final = b"\x00"
@@ -45,7 +45,7 @@ def by_fingerprint(page: ScannedPage, issues: Iterable[Issue], checkpoint: Check
     return {
         _digest(*parts, *([str(number)] if number else [])): issue
         for parts, those in alike.items()
-        for number, issue in enumerate(_one_of_each_place(those, checkpoint))
+        for number, issue in enumerate(_one_of_each_place(those))
     }
 
 
@@ -54,16 +54,15 @@ def _parts(page: ScannedPage, issue: Issue) -> tuple[str, str, str]:
     return where, issue.code.strip().lower(), stable_selector(issue.location)
 
 
-def _one_of_each_place(issues: list[Issue], checkpoint: Checkpoint) -> Collection[Issue]:
+def _one_of_each_place(issues: list[Issue]) -> Collection[Issue]:
     """Return one issue of each location, the most severe one."""
     if len(issues) == 1:
         return issues
     by_place: dict[str, Issue] = {}
     for issue in issues:
-        place = exact_selector(issue.location)
+        place = " ".join(issue.location.split())
         # Of two equally severe issues, max returns its first argument: the newer one, with its wording.
         by_place[place] = max(issue, by_place.get(place, issue), key=lambda each: SEVERITIES.index(each.severity))
-        checkpoint()
     return by_place.values()
 
 

@@ -2,17 +2,17 @@
 
 Scanners give the location of an issue as a CSS selector, an XPath, a URL or plain words. A rebuild of the site renames
 generated classes and ids, a visit leaves a class such as `is-active` behind, and scanner versions spell the same selector
-differently. `exact_selector` folds only the spelling; `stable_selector` also removes what changes with a build or a visit.
-Tags, positions (`:nth-child(2)`, `div[2]`), attributes and handwritten names are structure and are always kept. Text that is
-neither a selector nor a path is compared as it is, and so is a location of more than MAX_PARTS parts.
+differently. `stable_selector` folds the spelling and removes what changes with a build or a visit. Tags, positions
+(`:nth-child(2)`, `div[2]`), attributes and handwritten names are structure and are always kept. Text that is neither a
+selector nor a path is compared as it is, and so is a location of more than MAX_PARTS parts.
 """
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from schemas.intake.page_url import page_key
 from schemas.intake.stable_names import REACT_ID, stable_attribute, stable_classes, stable_name
@@ -85,15 +85,16 @@ _TO_ESCAPE: Final = re.compile(r"[^\w*-]")
 _UNESCAPE: Final = re.compile(r"\\(?:([0-9a-fA-F]{1,6})\s?|(.))", re.DOTALL)
 
 
-def exact_selector(location: str) -> str:
-    """Return the normal spelling of exactly this location."""
-    return _place(location, _EXACT)
-
-
 @lru_cache(maxsize=_MAX_CACHED)
 def stable_selector(location: str) -> str:
     """Return the part of a location that builds and visits do not change; two locations of a page may share it."""
-    return _place(location, _STABLE)
+    text = " ".join(location.split())
+    if _ADDRESS.fullmatch(text):
+        return page_key(text)
+    if len(_PART_BEGINS.findall(text)) > MAX_PARTS:
+        return text
+    spelled = _xpath(text) if _XPATH.match(text) else _selector(text)
+    return text if spelled is None else spelled
 
 
 @dataclass(slots=True)
@@ -109,8 +110,10 @@ class _Compound:
     def is_empty(self) -> bool:
         return not (self.tag or self.ids or self.classes or self.rest)
 
-    def add(self, kind: str, part: str, keep: "_Kept") -> bool:
+    def add(self, found: re.Match[str]) -> bool:
         """Add a part; returns False if no selector can have it at this position."""
+        kind = str(found.lastgroup)
+        part: str = found[kind]
         match kind:
             case "tag" if self.is_empty and (part == "*" or _is_tag(part)):
                 self.tag = part.lower()
@@ -119,65 +122,32 @@ class _Compound:
             case "class":
                 self.classes.append(_unescaped(part))
             case "attribute":
-                self.rest.append(f"[{_attribute(part, keep)}]")
-            case "pseudo":
-                self.rest.append(_pseudo(part))
+                self.rest.append(f"[{_attribute(part)}]")
+            case "pseudo" | "argument":
+                self.rest.append(_pseudo(found[0]))
             case _:
                 return False
         return True
 
 
-class _Kept(NamedTuple):
-    """Functions that return the part to keep of a URL, a name, the classes of an element, and an attribute's name."""
-
-    address: Callable[[str], str]
-    name: Callable[[str], str]
-    classes: Callable[[Sequence[str]], Sequence[str]]
-    attribute: Callable[[str], str]
-
-
-#: One keeps everything as it is, the other only the parts that builds and visits do not change.
-_EXACT: Final = _Kept(str, str, list, str)
-_STABLE: Final = _Kept(page_key, stable_name, stable_classes, stable_attribute)
-
-
-def _place(location: str, keep: _Kept) -> str:
-    text = " ".join(location.split())
-    if _ADDRESS.fullmatch(text):
-        return keep.address(text)
-    if len(_PART_BEGINS.findall(text)) > MAX_PARTS:
-        return text
-    read = _xpath if _XPATH.match(text) else _selector
-    spelled = read(text, keep)
-    return text if spelled is None else spelled
-
-
-def _selector(text: str, keep: _Kept) -> str | None:
+def _selector(text: str) -> str | None:
     """Normalize a CSS selector; None if it is not one."""
     spelled: list[str] = []
     compound = _Compound()
-    for kind, part in _parts(text):
-        if kind == "combinator":
-            if compound.is_empty:
-                return None
-            spelled += [_compound(compound, keep), f" {part.strip()} " if part.strip() else " "]
-            compound = _Compound()
-        elif not compound.add(kind, part, keep):
-            return None
-    return None if compound.is_empty else "".join([*spelled, _compound(compound, keep)])
-
-
-def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a selector; anything that is not a part has the kind `other` and ends the selector."""
     place = 0
     while place < len(text):
         found = _PART.match(text, place)
         if found is None:
-            yield "other", ""
-            return
+            return None
         place = found.end()
-        kind = "pseudo" if found["pseudo"] else str(found.lastgroup)
-        yield kind, found[0] if kind == "pseudo" else found[kind]
+        if combinator := found["combinator"]:
+            if compound.is_empty:
+                return None
+            spelled += [_compound(compound), f" {combinator.strip()} " if combinator.strip() else " "]
+            compound = _Compound()
+        elif not compound.add(found):
+            return None
+    return None if compound.is_empty else "".join([*spelled, _compound(compound)])
 
 
 def _pseudo(part: str) -> str:
@@ -187,21 +157,21 @@ def _pseudo(part: str) -> str:
     return name.lower() + (bracket + argument if bracket else "")
 
 
-def _compound(compound: _Compound, keep: _Kept) -> str:
+def _compound(compound: _Compound) -> str:
     """Return the normal spelling of one element: tag, ids, sorted classes, then the rest in its order."""
-    ids = [f"#{_escaped(keep.name(each))}" for each in compound.ids]
-    qualifiers = "".join([*ids, *_classes(compound.classes, keep), *compound.rest])
+    ids = [f"#{_escaped(stable_name(each))}" for each in compound.ids]
+    qualifiers = "".join([*ids, *_classes(stable_classes(compound.classes)), *compound.rest])
     if compound.tag == "*":
         return qualifiers or "*"
     # A state class is kept if it is all that identifies the element.
-    return compound.tag + qualifiers or "".join(_classes(compound.classes, _EXACT))
+    return compound.tag + qualifiers or "".join(_classes(compound.classes))
 
 
-def _classes(names: Sequence[str], keep: _Kept) -> list[str]:
-    return [f".{_escaped(each)}" for each in sorted(set(keep.classes(names)))]
+def _classes(names: Iterable[str]) -> list[str]:
+    return [f".{_escaped(each)}" for each in sorted(set(names))]
 
 
-def _xpath(text: str, keep: _Kept) -> str | None:
+def _xpath(text: str) -> str | None:
     """Normalize an XPath of elements; None if it is not one, such as a file path."""
     spelled: list[str] = []
     place = 0
@@ -210,7 +180,7 @@ def _xpath(text: str, keep: _Kept) -> str | None:
         if step is None or not _is_step(step):
             return None
         place = step.end()
-        predicates = "".join(f"[{_attribute(each, keep)}]" for each in _PREDICATE.findall(step["predicates"]))
+        predicates = "".join(f"[{_attribute(each)}]" for each in _PREDICATE.findall(step["predicates"]))
         spelled.append(f"{step['axis']}{step['name'].lower()}{predicates}")
     return "".join(spelled)
 
@@ -224,24 +194,24 @@ def _is_tag(name: str) -> bool:
     return name.lower() in _TAGS or _OWN_TAG.fullmatch(name) is not None
 
 
-def _attribute(text: str, keep: _Kept) -> str:
+def _attribute(text: str) -> str:
     """Normalize the text between brackets: an attribute with or without a value, or another XPath predicate."""
     found = _ATTRIBUTE.fullmatch(text)
     if found is None:
         return _TEXT_OR_SPACE.sub(_respelled, text.strip())
     name = found["name"].lower()
-    shown = found["at"] + keep.attribute(name)
+    shown = found["at"] + stable_attribute(name)
     if found["operator"] is None:
         return shown
     value = _unquoted(found["quoted"]) if found["quoted"] else _unescaped(found["bare"])
     if name in _NAMING:
-        value = _names(value, keep, are_classes=name == "class")
+        value = _names(value, are_classes=name == "class")
     return f"{shown}{found['operator']}{_quoted(value)}{(found['flag'] or '').lower()}"
 
 
-def _names(value: str, keep: _Kept, *, are_classes: bool) -> str:
+def _names(value: str, *, are_classes: bool) -> str:
     names = value.split()
-    return " ".join(sorted(set(keep.classes(names) or names)) if are_classes else map(keep.name, names))
+    return " ".join(sorted(set(stable_classes(names) or names)) if are_classes else map(stable_name, names))
 
 
 def _respelled(found: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.intake.selector import MAX_PARTS, exact_selector, stable_selector
+from schemas.intake.selector import MAX_PARTS, stable_selector
 
 #: Two spellings of exactly the same location.
 SAME_SPELLING = [
@@ -109,20 +109,17 @@ DIFFERENT = [
 
 @pytest.mark.parametrize(("one", "other"), SAME_SPELLING)
 def test_a_location_has_one_normalized_form(one: str, other: str) -> None:
-    assert exact_selector(one) == exact_selector(other)
     assert stable_selector(one) == stable_selector(other)
 
 
 @pytest.mark.parametrize(("one", "other"), SAME_PLACE)
 def test_a_location_is_recognized_after_a_build_and_a_visit(one: str, other: str) -> None:
     assert stable_selector(one) == stable_selector(other)
-    assert exact_selector(one) != exact_selector(other)
 
 
 @pytest.mark.parametrize("places", DIFFERENT, ids=lambda places: places[0])
 def test_distinct_locations_stay_distinct(places: tuple[str, ...]) -> None:
     assert [pair for pair in combinations(places, 2) if stable_selector(pair[0]) == stable_selector(pair[1])] == []
-    assert [pair for pair in combinations(places, 2) if exact_selector(pair[0]) == exact_selector(pair[1])] == []
 
 
 @pytest.mark.parametrize(
@@ -154,7 +151,7 @@ SELECTORS = st.lists(COMPOUNDS, min_size=1, max_size=5).map(" > ".join)
 
 @given(SELECTORS)
 def test_a_selector_of_plain_names_is_its_own_key(selector: str) -> None:
-    assert exact_selector(selector) == stable_selector(selector) == selector
+    assert stable_selector(selector) == selector
 
 
 @given(SELECTORS, st.sampled_from(["is-active", "hover", "lazyloaded", "hasFocus"]))
@@ -168,15 +165,13 @@ def test_a_class_for_a_state_does_not_change_a_selector(selector: str, state: st
 
 @pytest.mark.parametrize("code", ["0", "d800", "dfff", "110000", "ffffff"])
 def test_an_escape_of_no_valid_character_becomes_the_replacement_character(code: str) -> None:
-    for place_of in (exact_selector, stable_selector):
-        assert place_of(rf"#a\{code} b") == place_of("#a\ufffdb")
-        place_of(rf".x [title='\{code}']").encode()
+    assert stable_selector(rf"#a\{code} b") == stable_selector("#a\ufffdb")
+    stable_selector(rf".x [title='\{code}']").encode()
 
 
 @given(st.text(max_size=80) | st.text("ab.#[]()>+~,:*='\"\\ /@1_-:r", max_size=60))
 def test_any_text_has_a_selector_key(text: str) -> None:
-    for place_of in (exact_selector, stable_selector):
-        assert place_of(f" {text} ") == place_of(text)
+    assert stable_selector(f" {text} ") == stable_selector(text)
 
 
 UNITS = [
@@ -211,18 +206,17 @@ UNITS += ["_a_", "mat-", "data-v-", "\\41 ", ".css-", ":not(", "/div[1]", "x__",
 def test_any_selector_of_the_largest_size_is_normalized_quickly(unit: str) -> None:
     for before in ("", ".", "#", "[a='", "/html/", "//a[", "p.sc-x.", ".mat-", "[class='", ":not("):
         text = (before + unit * 65_536)[:65_536] + "!"
-        for place_of in (exact_selector, stable_selector):
-            began = time.process_time()
-            place_of(text)
-            assert time.process_time() - began < 5, (before, unit)
+        began = time.process_time()
+        stable_selector(text)
+        assert time.process_time() - began < 5, (before, unit)
 
 
 @pytest.mark.parametrize("part", [".is-active", " > DIV", "#a", "[B]", ":HOVER", " li,", "/DIV[1]", "+p", ".-"])
 def test_a_location_of_very_many_parts_is_compared_as_it_is(part: str) -> None:
     very_long = "html" + part * (MAX_PARTS + 1) + "a"
-    assert stable_selector(very_long) == exact_selector(very_long) == " ".join(very_long.split())
+    assert stable_selector(very_long) == " ".join(very_long.split())
 
 
 def test_a_deep_location_is_normalized() -> None:
     depth = MAX_PARTS // len((">DIV", ".b", ":nth-child"))
-    assert exact_selector("html" + ">DIV.b:nth-child(2)" * depth) == "html" + " > div.b:nth-child(2)" * depth
+    assert stable_selector("html" + ">DIV.b:nth-child(2)" * depth) == "html" + " > div.b:nth-child(2)" * depth
