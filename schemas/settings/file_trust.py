@@ -16,8 +16,6 @@ from typing import Final
 
 #: The folder that contains `bin/riskrelay`.
 INSTALLATION: Final = Path(__file__).resolve().parents[2]
-#: Linux follows at most this many links.
-_MAX_LINKS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +52,13 @@ def trust_problem(path: Path, trusted: Collection[int]) -> TrustProblem | None:
 
 def _parts(path: Path) -> Iterator[Path]:
     """Yield every folder and symbolic link that leads to `path`, then `path` itself."""
-    here, waiting, links = Path(path.anchor), list(reversed(path.parts[1:])), 0
-    yield here
-    while waiting and links <= _MAX_LINKS:
-        name = waiting.pop()
-        if name == "..":
-            here = here.parent
-            continue
-        entry = here / name
-        yield entry
-        if not entry.is_symlink():
-            here = entry
-            continue
-        links += 1
-        target = entry.readlink()
-        here = Path(target.anchor) if target.is_absolute() else here
-        waiting += reversed(target.parts[1:] if target.is_absolute() else target.parts)
+    in_real_folder = path.parent.resolve() / path.name
+    if in_real_folder != path:
+        yield from _parts(in_real_folder)
+    elif path.is_symlink():
+        yield from _parts(path.parent / path.readlink())
+    yield from reversed(path.parents)
+    yield path
 
 
 def _is_writable_by_others(found: os.stat_result) -> bool:
