@@ -13,7 +13,19 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import MAX_URL, AnyObject, Array, Integer, LenientForm, PageUrl, Text, described, optional, required
+from schemas.base.fields import (
+    MAX_URL,
+    AnyObject,
+    Array,
+    Integer,
+    LenientForm,
+    PageUrl,
+    RecordForm,
+    Text,
+    described,
+    optional,
+    required,
+)
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -153,7 +165,8 @@ class _IssueForm(LenientForm):
         )
 
 
-class _PageForm(LenientForm):
+class _PageForm(LenientForm, RecordForm):
+    makes = ScannedPage
     url = PageUrl(**required("The URL of the scanned page."))
     normalized_url = PageUrl(data_key="normalizedUrl", **optional("The URL of the page as the scanner normalizes it."))
     status_code = Integer(data_key="statusCode", minimum=100, maximum=999, **optional("The page's HTTP status."))
@@ -172,20 +185,22 @@ class _PageForm(LenientForm):
         ),
     )
 
-    @post_load
-    def _make(self, page: dict[str, Any], **_: Any) -> ScannedPage:
-        return ScannedPage(**page)
-
 
 class _ArtifactsForm(LenientForm):
     screenshot_path = Text(
         data_key="screenshotPath", max_length=1000, **optional("The path of the screenshot in the scanner's storage.")
     )
 
+    @post_load
+    def _path(self, artifacts: dict[str, Any], **_: Any) -> str | None:
+        path: str | None = artifacts["screenshot_path"]
+        return path
 
-class PostbackForm(LenientForm):
+
+class PostbackForm(LenientForm, RecordForm):
     """The body of `POST /api/scanner/results`."""
 
+    makes = ScanPostback
     scan_run_id = Integer(
         data_key="scanRunId",
         minimum=1,
@@ -195,18 +210,14 @@ class PostbackForm(LenientForm):
         allowed=RUN_STATUSES, **required("The status of the scan run; only `completed` and `partial` create findings.")
     )
     page = fields.Nested(_PageForm, **required("The scanned page."))
-    artifacts = fields.Nested(_ArtifactsForm, **described("References to artifacts of the scanner.", load_default=dict))
-    issues = Array(_IssueForm, at_most=MAX_ISSUES, **described("The issues found on the page.", load_default=list))
-
-    @post_load
-    def _make(self, postback: dict[str, Any], **_: Any) -> ScanPostback:
-        return ScanPostback(
-            scan_run_id=postback["scan_run_id"],
-            status=postback["status"],
-            page=postback["page"],
-            screenshot_path=postback["artifacts"].get("screenshot_path"),
-            issues=tuple(postback["issues"]),
-        )
+    artifacts = fields.Nested(
+        _ArtifactsForm,
+        attribute="screenshot_path",
+        **described("References to artifacts of the scanner.", load_default=None, allow_none=False),
+    )
+    issues = Array(
+        _IssueForm, at_most=MAX_ISSUES, post_load=tuple, **described("The issues found on the page.", load_default=tuple)
+    )
 
 
 def _is_missing(value: Any) -> bool:
