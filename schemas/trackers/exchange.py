@@ -8,6 +8,7 @@ deadline, and ends the generator when a request gets no response.
 import json
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -21,6 +22,13 @@ from schemas.trackers.events import TrackerEvent
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
 #: Maximum number of bytes that are read of a list of issues, which contains their whole texts.
 MAX_LIST_BYTES: Final = 4 * 1024 * 1024
+#: The headers of a limit begin with one of these names: GitHub's and Jira's, GitLab's, then those of Linear.
+_LIMITS: Final = (
+    *("x-ratelimit", "ratelimit"),
+    *("x-ratelimit-requests", "x-ratelimit-complexity", "x-ratelimit-endpoint-requests"),
+)
+#: Linear names times in milliseconds: larger numbers.
+_MAX_SECONDS: Final = 1e11
 
 Result = TypeVar("Result")
 
@@ -53,6 +61,31 @@ class TrackerResponse(NamedTuple):
             return None if has_too_many_values(self.body) else json.loads(self.body)
         except (ValueError, RecursionError):
             return None
+
+    def reset_at_s(self, if_unknown: str = "") -> float | None:
+        """Return the latest reset of the limits that are used up, in seconds since 1970; None if there is none.
+
+        A limit is used up if its remaining number is 0; `if_unknown` stands for a missing number.
+        """
+        used_up = (each for each in _LIMITS if self.headers.get(f"{each}-remaining", if_unknown).strip() == "0")
+        resets = (_moment(self.headers.get(f"{each}-reset", "").strip()) for each in used_up)
+        return max((reset for reset in resets if reset is not None), default=None)
+
+
+def number(text: str) -> float | None:
+    """Return a header's number; None for anything but a plain decimal of at most 15 digits."""
+    return float(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
+
+
+def _moment(text: str) -> float | None:
+    """Return a time in seconds since 1970: a number, or as Jira writes it, `2026-01-31T12:00Z`."""
+    seconds = number(text)
+    if seconds is not None:
+        return seconds / 1000 if seconds > _MAX_SECONDS else seconds
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 class FailureKind(Enum):
@@ -188,7 +221,3 @@ class Tracker(Protocol):
 
     def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Overwrite title and description of the issue of an event; returns only if the tracker shows the change."""
-
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return the time before which the tracker accepts no requests, in seconds since 1970; None if it names no time."""
-        return None

@@ -73,27 +73,12 @@ def unreadable() -> TrackerFailure:
     return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
 
 
-def rate_limited(response: TrackerResponse, reset_at_s: float | None = None) -> TrackerFailure:
-    """Return a refusal by a rate limit, with the wait that Retry-After names, or else until `reset_at_s`."""
+def rate_limited(response: TrackerResponse) -> TrackerFailure:
+    """Return a refusal by a rate limit, with the wait that Retry-After names, or else until the limit is reset."""
     wait_s, retry_at_s = _named_wait(response)
     if wait_s is None and retry_at_s is None:
-        retry_at_s = reset_at_s
+        retry_at_s = response.reset_at_s(if_unknown="0")
     return TrackerFailure(FailureKind.RETRY, RATE_LIMITED, wait_s, retry_at_s, is_rate_limit=True)
-
-
-def number(text: str | None) -> float | None:
-    """Return a header's number; None for anything but a plain decimal of at most 15 digits."""
-    text = (text or "").strip()
-    return float(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
-
-
-def reset_of(
-    response: TrackerResponse, remaining: str = "x-ratelimit-remaining", reset: str = "x-ratelimit-reset"
-) -> float | None:
-    """Return the value of the header `reset` if the header `remaining` is 0."""
-    if (response.headers.get(remaining) or "").strip() != "0":
-        return None
-    return number(response.headers.get(reset))
 
 
 def _named_wait(response: TrackerResponse) -> tuple[float | None, float | None]:

@@ -26,8 +26,16 @@ from schemas.trackers.common import (
     value_of,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import Steps, TrackerAccess, TrackerIssue, TrackerRefused, TrackerResponse, TrackerTicket
-from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, number, raise_for
+from schemas.trackers.exchange import (
+    Steps,
+    TrackerAccess,
+    TrackerIssue,
+    TrackerRefused,
+    TrackerResponse,
+    TrackerTicket,
+    number,
+)
+from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, raise_for
 from schemas.trackers.issue_events import IssueEvents
 
 #: Gitea cuts a longer title without an error, in the middle of a character.
@@ -148,7 +156,7 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:
             if name is not None and is_number(label_id):
                 ids.setdefault(name, label_id)
         listed += len(labels)
-        if not labels or listed >= (number(response.headers.get("x-total-count")) or 0) or ids.keys() >= {*names}:
+        if not labels or listed >= (number(response.headers.get("x-total-count", "")) or 0) or ids.keys() >= {*names}:
             break
     return [ids[name] for name in names if name in ids]
 

@@ -141,10 +141,6 @@ class GitHubTracker(IssueEvents):
                 failure = replace(failure, field="assignees")
             failures.raise_for(failure)
 
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return when the next requests are allowed, if this response used up the limit."""
-        return failures.reset_of(response)
-
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         query = {"per_page": COMMENTS_PER_PAGE, **since_creation(event.event_id)}
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
@@ -166,7 +162,7 @@ class GitHubTracker(IssueEvents):
         if failure is None or response.status not in {403, 422, 429}:
             return failure
         if _is_limit(response):
-            return failures.rate_limited(response, failures.reset_of(response))
+            return failures.rate_limited(response)
         if response.status == 403 and _ARCHIVED_MESSAGE.search(_message(response)):
             return replace(failure, code=failures.ARCHIVED)
         return replace(failure, field=_refused_field(response.json()))

@@ -42,8 +42,6 @@ PLANNER: Final = 15
 
 _API: Final = "/api/v4"
 _PART: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.][A-Za-z0-9_.-]{0,254}")
-_REMAINING: Final = "ratelimit-remaining"
-_RESET: Final = "ratelimit-reset"
 #: Our name for each field that an error may name.
 _FIELDS: Final[Mapping[str, str]] = {
     "title": "title",
@@ -126,10 +124,6 @@ class GitLabTracker(IssueEvents):
             if (yield from self._user_id(access, name)) is None:
                 failures.raise_for(failures.misconfigured(failures.NOT_FOUND, "assignees"))
 
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return when the next requests are allowed, if this response used up the limit."""
-        return failures.reset_of(response, _REMAINING, _RESET)
-
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         query = {"order_by": "created_at", "sort": "desc", "per_page": COMMENTS_PER_PAGE}
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
@@ -147,8 +141,6 @@ class GitLabTracker(IssueEvents):
         failure = failures.failure_of(response)
         if response.status == 405:
             return failures.misconfigured(failures.MOVED)
-        if response.status == 429:
-            return failures.rate_limited(response, failures.reset_of(response, _REMAINING, _RESET))
         if failure is not None and failure.refuses_ticket:
             return replace(failure, field=_refused_field(response.json()))
         return failure

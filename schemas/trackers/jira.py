@@ -10,7 +10,6 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -83,7 +82,6 @@ _FIELD_ID: Final = re.compile(r"[A-Za-z0-9_]{1,60}")
 #: these values.
 _LOGIN_HEADER: Final = "x-seraph-loginreason"
 _LOGIN_FAILED: Final = ("AUTHENTICATED_FAILED", "AUTHENTICATION_DENIED")
-_RESET_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?Z")
 _PERMISSIONS: Final = ("BROWSE_PROJECTS", "CREATE_ISSUES")
 _TOKEN_REJECTED: Final = failures.misconfigured(failures.TOKEN_REJECTED)
 
@@ -210,10 +208,6 @@ class JiraTracker(Tracker):
         made = {"fields": {"summary": erased_title(event), "description": text.erased_of(event)}}
         yield from _change(_api(access).send("PUT", f"/issue/{event.issue_id}", made))
 
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return the reset time of a response after which no requests are left."""
-        return _reset_at_s(response) if (response.headers.get("x-ratelimit-remaining") or "").strip() == "0" else None
-
 
 def marker_label(export_id: str) -> str:
     """Return the label by which the issue of an export is found."""
@@ -323,8 +317,6 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     failure = failures.failure_of(response)
     if failure is None:
         return None
-    if response.status == 429:
-        return failures.rate_limited(response, _reset_at_s(response))
     if failure.refuses_ticket:
         failure = replace(failure, field=_refused_field(response))
     return _login_failure(response) or failure
@@ -357,17 +349,6 @@ def _refused_field(response: TrackerResponse) -> str | None:
 def _name_of(field_id: str) -> str | None:
     """Return our name for a field of Jira; for any other field, Jira's id such as `customfield_10010`."""
     return _FIELDS.get(field_id) or (field_id if _FIELD_ID.fullmatch(field_id) else None)
-
-
-def _reset_at_s(response: TrackerResponse) -> float | None:
-    """Return X-RateLimit-Reset, which is written as `2026-01-31T12:00Z`, in seconds since 1970."""
-    text = (response.headers.get("x-ratelimit-reset") or "").strip()
-    if not _RESET_TIME.fullmatch(text):
-        return None
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC).timestamp()
-    except (ValueError, OverflowError):  # the 31st of February
-        return None
 
 
 def _is_data_center(settings: Mapping[str, Any]) -> bool:

@@ -107,8 +107,6 @@ _CODES: Final[Mapping[str, tuple[FailureKind, str]]] = {
     "graphql error": (FailureKind.PAYLOAD, failures.REJECTED),
 }
 _RATE_LIMITED: Final = "ratelimited"
-#: Limits by requests, by complexity, and of one endpoint, each with a reset time in milliseconds since 1970.
-_LIMITS: Final = ("x-ratelimit-requests", "x-ratelimit-complexity", "x-ratelimit-endpoint-requests")
 
 
 class LinearSettingsForm(TrackerSettingsForm):
@@ -230,10 +228,6 @@ class LinearTracker(Tracker):
         if text_at(updated, "title") != title:
             raise TrackerRefused(failures.unreadable())
 
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return the latest reset time of the limits that are used up."""
-        return _held_until_s(response)
-
 
 def own_id(our_id: str) -> str:
     """Return the id of an export's issue or an event's comment.
@@ -306,7 +300,7 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     types = [_lowered(error, "type") for error in errors]
     # A rate limit error may have only its code, and no type.
     if response.status == 429 or _RATE_LIMITED in (*types, *(_lowered(error, "code") for error in errors)):
-        return failures.rate_limited(response, _held_until_s(response))
+        return failures.rate_limited(response)
     known = next((_CODES[each] for each in types if each in _CODES), None)
     if known is not None and response.status < 500:
         return TrackerFailure(*known)
@@ -320,11 +314,6 @@ def _lowered(error: Any, name: str) -> str:
     """Return an extension of an error in lower case; empty if it is no text."""
     value = value_at(error, "extensions", name)
     return value.lower() if isinstance(value, str) else ""
-
-
-def _held_until_s(response: TrackerResponse) -> float | None:
-    resets = (failures.reset_of(response, f"{limit}-remaining", f"{limit}-reset") for limit in _LIMITS)
-    return max((reset / 1000 for reset in resets if reset is not None), default=None)
 
 
 def _is_linear(base_url: str) -> bool:

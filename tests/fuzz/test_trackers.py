@@ -132,9 +132,6 @@ class MarkedIssues:
         found = response.json() or []
         return failure_of(response) or (TrackerIssue(found[0]["id"], access.base_url) if found else None)
 
-    def held_until_s(self, _response: object) -> None:
-        return None
-
 
 def _never(*_: object, **__: object) -> Outcome:
     raise AssertionError("A tracker is sent no webhook.")

@@ -181,7 +181,7 @@ class TrackerSession:
             self._created = request if is_success else self._created
         if is_lookup and is_success and response.json() is None:
             self.has_unreadable = True
-        held_until_s = self._tracker.held_until_s(response)
+        held_until_s = response.reset_at_s()
         if held_until_s is not None:
             self._held_until_s = max(held_until_s, self._held_until_s or 0.0)
 

@@ -109,7 +109,7 @@ def test_any_responses_result_in_an_issue_a_failure_or_none(key: str, given_answ
     for steps in (*asked, *(tracker.set_open(access, made, is_open=is_open) for is_open in (True, False))):
         assert isinstance(play(steps, _endless(given_answers))[0], TrackerFailure | bool)
     for response in given_answers:
-        assert isinstance(tracker.held_until_s(response), float | None)
+        assert isinstance(response.reset_at_s(), float | None)
 
 
 @pytest.mark.parametrize("key", TRACKERS)

@@ -493,4 +493,4 @@ def test_sufficient_or_unreported_permissions_pass_the_validation(response: Trac
     ],
 )
 def test_the_last_allowed_request_holds_the_target(headers: dict[str, str], until: float | None) -> None:
-    assert GITHUB.held_until_s(answer(201, issue(), **headers)) == until
+    assert answer(201, issue(), **headers).reset_at_s() == until

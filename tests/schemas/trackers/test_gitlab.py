@@ -401,5 +401,5 @@ def test_sufficient_or_unreported_permissions_pass_the_validation(answers: list[
 
 def test_the_last_allowed_request_holds_the_target() -> None:
     used_up = answer(201, issue(), ratelimit_remaining="0", ratelimit_reset="1795000000")
-    assert GITLAB.held_until_s(used_up) == 1_795_000_000.0
-    assert GITLAB.held_until_s(answer(201, issue(), ratelimit_remaining="1", ratelimit_reset="1795000000")) is None
+    assert used_up.reset_at_s() == 1_795_000_000.0
+    assert answer(201, issue(), ratelimit_remaining="1", ratelimit_reset="1795000000").reset_at_s() is None

@@ -425,7 +425,7 @@ def test_requests_match_the_official_description(access: TrackerAccess) -> None:
     ],
 )
 def test_a_used_up_limit_holds_until_its_reset(headers: dict[str, str], held_until_s: float | None) -> None:
-    assert JIRA.held_until_s(answer(201, None, **headers)) == held_until_s
+    assert answer(201, None, **headers).reset_at_s() == held_until_s
 
 
 # Settings

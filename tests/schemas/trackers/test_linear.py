@@ -443,7 +443,7 @@ def operations() -> list[Any]:
     ],
 )
 def test_a_used_up_limit_holds_until_its_reset(headers: dict[str, str], held_until_s: float | None) -> None:
-    assert LINEAR.held_until_s(answer(200, None, **headers)) == held_until_s
+    assert answer(200, None, **headers).reset_at_s() == held_until_s
 
 
 # Addresses

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, urlsplit
@@ -49,6 +49,8 @@ class FakeGitea(LoopbackServer):
         self.comments: dict[int, list[dict[str, Any]]] = {}
         self.labels = [{"id": number, "name": name} for number, name in enumerate(labels, 1)]
         self.refusal: Refusal | None = None
+        #: Added to each response to a create.
+        self.limit_headers: dict[str, str] = {}
         self.pause_s = 0.0
         self.gate = threading.Event()
         self.gate.set()
@@ -140,7 +142,7 @@ class FakeGitea(LoopbackServer):
             if peer.client_has_closed():
                 return None
         time.sleep(self.pause_s)
-        return None if outcome is LostResponse.AFTER_CREATING else _json(201, issue)
+        return None if outcome is LostResponse.AFTER_CREATING else replace(_json(201, issue), headers=self.limit_headers)
 
     def _of_issue(self, method: str, number: str, below: str = "", *, content: bytes) -> Refusal | None:
         with self._lock:

@@ -15,7 +15,7 @@ from schemas.base.errors import ValidationFailed
 from schemas.exports.record import Approval, Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import RATE_LIMITED, TargetStatus
-from schemas.trackers.exchange import Steps, TrackerAccess, TrackerIssue, TrackerResponse, TrackerTicket
+from schemas.trackers.exchange import Steps, TrackerAccess, TrackerIssue, TrackerTicket
 from schemas.trackers.gitea import GiteaTracker
 from schemas.trackers.registry import LONGEST_LOOKUP_S
 from storage.db.engine import connection, execute, rows, transaction
@@ -50,13 +50,9 @@ ONE_TRY: Final = Schedule((), timedelta(hours=1))
 
 
 class QuickGitea(GiteaTracker):
-    """A Gitea that finds issues at once; if `hold_s` is set, each creation uses up its limit for so many seconds."""
+    """A Gitea that finds issues at once."""
 
     lookup_delay_s = 0
-    hold_s: float | None = None
-
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        return None if self.hold_s is None or response.status != 201 else utc_now().timestamp() + self.hold_s
 
 
 @pytest.fixture
@@ -304,9 +300,8 @@ def test_a_success_that_used_up_the_limit_holds_the_following_exports(customer: 
     target_id = make_tracker(customer, gitea.base_url, VAULT)
     execute("UPDATE targets SET ramp = 1, concurrency = 1 WHERE id = ?", (target_id,))
     approve(customer, target_id, 3)
-    tracker = QuickGitea()
-    tracker.hold_s = 3600
-    with delivering(tracker=tracker):
+    gitea.limit_headers = {"X_RateLimit_Remaining": "0", "X_RateLimit_Reset": str(int(utc_now().timestamp()) + 3600)}
+    with delivering():
         wait_until(lambda: targets.get(target_id, None).held_until is not None)
         target = targets.get(target_id, None)
         assert target.shown_status(utc_now()) == (TargetStatus.PAUSED, RATE_LIMITED)

@@ -48,7 +48,6 @@ class TinyTracker:
 
     key = "tiny"
     lookup_delay_s = 0
-    held_until: float | None = None
 
     def __init__(self) -> None:
         self.create_steps: Callable[[TrackerAccess], Steps[Any]] = self._create
@@ -64,9 +63,6 @@ class TinyTracker:
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         response = yield TrackerRequest("GET", f"{access.base_url}/user", authorized(access))
         return failure_of(response)
-
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        return self.held_until
 
     def _create(self, access: TrackerAccess) -> Steps[Any]:
         response = yield creating(access)
@@ -115,14 +111,14 @@ def delivered(client: HttpClient, tracker: TinyTracker, claim: Claim) -> Tracker
     return TrackerRunner(client, Vault([KEY]), "https://riskrelay.example.com", {"tiny": tracker}).deliver(claim)  # type: ignore[dict-item]  # what a delivery uses of it
 
 
-def answering(*responses: tuple[int, bytes]) -> Callable[[Peer], None]:
-    """Respond with each of these in turn, and with the last one from then on."""
+def answering(*responses: tuple[int, bytes] | tuple[int, bytes, dict[str, str]]) -> Callable[[Peer], None]:
+    """Respond with each of these in turn, and with the last one from then on; the headers may be left out."""
     left = list(responses)
 
     def behave(peer: Peer) -> None:
         while peer.read():
-            status, body = left.pop(0) if len(left) > 1 else left[0]
-            peer.answer(status, body)
+            status, body, *headers = left.pop(0) if len(left) > 1 else left[0]
+            peer.answer(status, body, **dict(*headers))
 
     return behave
 
@@ -438,16 +434,13 @@ def test_a_task_that_cannot_begin_sends_nothing_and_keeps_the_unknown_outcome(
 
 
 @pytest.mark.parametrize(
-    ("holds", "longest"), [([1234.5, 1234.5], 1234.5), ([7.0, 5.0], 7.0), ([0.5, None], 0.5), ([None, None], None)]
+    ("resets", "longest"), [(["1234", "1234"], 1234.0), (["7", "5"], 7.0), (["5", ""], 5.0), (["", ""], None)]
 )
 def test_the_longest_hold_of_all_responses_counts(
-    client: HttpClient, tracker: TinyTracker, holds: list[float | None], longest: float | None
+    client: HttpClient, tracker: TinyTracker, resets: list[str], longest: float | None
 ) -> None:
-    def held_until_s(response: TrackerResponse) -> float | None:
-        return holds.pop(0)
-
-    tracker.held_until_s = held_until_s  # type: ignore[method-assign]  # another value for each response
-    with LoopbackServer(answering((200, b"[]"), (201, CREATED))) as server:
+    found, created = ({"X_RateLimit_Remaining": "0", "X_RateLimit_Reset": each} for each in resets)
+    with LoopbackServer(answering((200, b"[]", found), (201, CREATED, created))) as server:
         assert delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True)).held_until_s == longest
 
 
