@@ -33,8 +33,6 @@ MAX_ASSIGNEES: Final = 10
 MAX_KEY: Final = 50
 #: The key of a project or a team, with which the names of its issues begin.
 _KEY: Final = re.compile(r"[A-Z][A-Z0-9_]*")
-#: Longer URLs of issues are left out: they come from the tracker's response and may have any length.
-MAX_ISSUE_URL: Final = 500
 
 #: An identifier is a prefix and a ULID, whose first 10 letters of 5 bits are the milliseconds since 1970; until the year
 #: 3084 the first one is 0. Python's base 32 has other letters for the same digits.
@@ -186,20 +184,9 @@ def since_creation(own_id: str) -> dict[str, str]:
     return {} if earliest is None else {"since": earliest}
 
 
-def issue_of(number: Any, url: Any, place: str, own_url: str) -> TrackerIssue | None:
-    """Return the issue that a response names by a number and the URL of its page; None if it names none of this `place`.
-
-    `place` is the path of the repository or project. `own_url` is the URL of its issues; the issue's URL is built from it if
-    the response has no URL that may be shown.
-    """
-    if not is_number(number):
-        return None
-    page = issue_url(url)
-    if page is None:
-        return TrackerIssue(str(number), f"{own_url}/{number}")
-    path = page.partition("://")[2].partition("/")[2].casefold()
-    is_ours = f"/{place.casefold()}/" in f"/{path}" and path.endswith(f"/{number}")
-    return TrackerIssue(str(number), page) if is_ours else None
+def issue_of(number: Any, issues_url: str) -> TrackerIssue | None:
+    """Return the issue that a response names by its number, with the URL of its page; None if it names none."""
+    return TrackerIssue(str(number), f"{issues_url}/{number}") if is_number(number) else None
 
 
 def oldest_with_marker(
@@ -217,13 +204,6 @@ def oldest_with_marker(
 def is_number(value: Any) -> bool:
     """Return whether a value of a response is a positive integer of at most 64 bits, like the numbers and ids of issues."""
     return type(value) is int and 0 < value < 2**63
-
-
-def issue_url(value: Any) -> str | None:
-    """Return an issue's URL from a response; None unless it is an http(s) URL of at most 500 printable characters."""
-    if not isinstance(value, str) or len(value) > MAX_ISSUE_URL or not value.isprintable():
-        return None
-    return value if re.fullmatch(r"https?://[^\s/?#\\@]+(?:[/?#]\S*)?", value) else None
 
 
 def text_at(value: Any, *path: str | int) -> str | None:

@@ -18,6 +18,7 @@ from schemas.trackers.common import (
     api_base_of,
     assignees_field,
     is_number,
+    issue_of,
     labels_of,
     send,
     since_creation,
@@ -137,8 +138,7 @@ class GiteaTracker(IssueEvents):
         return _NEXT.search(response.headers.get("link") or "") is not None
 
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
-        named = value_at(value, "number")
-        return TrackerIssue(str(named), f"{access.base_url}/issues/{named}") if is_number(named) else None
+        return issue_of(value_at(value, "number"), f"{access.base_url}/issues")
 
 
 def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:

@@ -129,8 +129,7 @@ class GitLabTracker(IssueEvents):
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
 
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
-        project = _project(access.base_url, access.settings)
-        return issue_of(value_at(value, "iid"), value_at(value, "web_url"), project, f"{access.base_url}/-/issues")
+        return issue_of(value_at(value, "iid"), f"{access.base_url}/-/issues")
 
     def _api(self, access: TrackerAccess) -> Api:
         url, headers = _api(access)

@@ -20,7 +20,6 @@ from schemas.trackers.common import (
     TrackerSettingsForm,
     api_base_of,
     fetch,
-    issue_url,
     labels_of,
     require_key,
     send,
@@ -60,11 +59,11 @@ query TeamAndLabels($team: String!, $labels: [String!]!, $most: Int!) {
 }"""
 _CREATE: Final = """\
 mutation Create($input: IssueCreateInput!) {
-  issueCreate(input: $input) { success issue { id identifier url } }
+  issueCreate(input: $input) { success issue { id identifier } }
 }"""
 _FIND: Final = """\
 query Find($id: ID!) {
-  issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) { nodes { id identifier url } }
+  issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) { nodes { id identifier } }
 }"""
 #: Issues are read by the ids that RiskRelay gave them: a move to another team changes an issue's identifier.
 _ISSUE: Final = """\
@@ -290,7 +289,7 @@ def _issue(access: TrackerAccess, node: Any) -> TrackerIssue | None:
     identifier = text_at(node, "identifier")
     if identifier is None or not _IDENTIFIER.fullmatch(identifier):
         return None
-    return TrackerIssue(identifier, issue_url(value_at(node, "url")) or f"{access.base_url}/issue/{identifier}")
+    return TrackerIssue(identifier, f"{access.base_url}/issue/{identifier}")
 
 
 def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:

@@ -21,6 +21,7 @@ from schemas.trackers.common import (
     api_base_of,
     fetch,
     is_number,
+    issue_of,
     name_field,
     oldest_with_marker,
     send,
@@ -255,8 +256,7 @@ def _require_issues(access: TrackerAccess) -> Steps[None]:
 
 
 def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
-    number = value_at(value, "id")
-    return TrackerIssue(str(number), f"{_redmine(access)}/issues/{number}") if is_number(number) else None
+    return issue_of(value_at(value, "id"), f"{_redmine(access)}/issues")
 
 
 def _project(access: TrackerAccess) -> str:
