@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, validates
+from ulid import ULID
 
 from schemas.base.fields import Array, Form, Text, WebUrl, described
-from schemas.base.timestamps import from_ms
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -23,7 +23,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import TOKEN_REJECTED, raise_for, unreadable
+from schemas.trackers.failures import TOKEN_REJECTED, failure_of, raise_for, unreadable
 
 #: What happens to the issue when its ticket is fixed.
 ON_FIXED: Final = ("comment", "close", "nothing")
@@ -34,10 +34,6 @@ MAX_KEY: Final = 50
 #: The key of a project or a team, with which the names of its issues begin.
 _KEY: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 
-#: An identifier is a prefix and a ULID, whose first 10 letters of 5 bits are the milliseconds since 1970; until the year
-#: 3084 the first one is 0. Python's base 32 has other letters for the same digits.
-_ULID: Final = re.compile("[a-z]+_(0[0-9A-HJKMNP-TV-Z]{9})[0-9A-HJKMNP-TV-Z]{16}")
-_DIGITS: Final = str.maketrans("ABCDEFGHJKMNPQRSTVWXYZ", "ABCDEFGHIJKLMNOPQRSTUV")
 #: The clocks of a tracker and of RiskRelay differ by less.
 _CLOCK_DIFFERENCE: Final = timedelta(hours=1)
 
@@ -100,10 +96,15 @@ def api_base_of(settings: Mapping[str, Any], usual: str) -> str:
 
 
 class Api(NamedTuple):
-    """The URL of an API, and the headers of all requests to it, including the authentication."""
+    """The URL of an API, the headers of all requests to it, including the authentication, and what refuses a read."""
 
     url: str
     headers: Mapping[str, str]
+    refusal_of: RefusalOf = failure_of
+
+    def fetch(self, path: str, kind: type[Value], *place: str | int) -> Steps[Value]:
+        """Send a GET request; returns the value of this kind at `place` of its response."""
+        return fetch(self.get(path), self.refusal_of, kind, *place)
 
     def get(self, path: str = "") -> TrackerRequest:
         """Return a GET request, whose response may be a list of issues."""
@@ -166,22 +167,16 @@ def tidy_labels(labels: Iterable[str], max_chars: int) -> list[str]:
     return [label for label in tidied.values() if label]
 
 
-def earliest_creation(own_id: str) -> str | None:
-    """Return the earliest time at which something with the id of an export or event can have been created in a tracker.
-
-    It is an hour before the id was created, in the form `2026-01-31T12:00:00Z`. None if the id contains no time.
-    """
-    match = _ULID.fullmatch(own_id)
-    if match is None:
-        return None
-    ms = int(match[1].translate(_DIGITS), 32)
-    return f"{from_ms(ms) - _CLOCK_DIFFERENCE:%Y-%m-%dT%H:%M:%SZ}"
-
-
 def since_creation(own_id: str) -> dict[str, str]:
-    """Return the parameter `since` of a list with everything that has the id of an export or event; none if unknown."""
-    earliest = earliest_creation(own_id)
-    return {} if earliest is None else {"since": earliest}
+    """Return the parameter `since` of a list with everything that has the id of an export or event; none if unknown.
+
+    It is an hour before the id, a prefix and a ULID, was made: `2026-01-31T12:00:00Z`.
+    """
+    try:
+        made_at = ULID.from_str(own_id.partition("_")[2]).datetime
+    except ValueError:
+        return {}
+    return {"since": f"{made_at - _CLOCK_DIFFERENCE:%Y-%m-%dT%H:%M:%SZ}"}
 
 
 def issue_of(number: Any, issues_url: str) -> TrackerIssue | None:

@@ -49,7 +49,7 @@ PAGE_ENTRIES: Final = 50
 MAX_PAGES: Final = 3
 _MAX_LABEL_PAGES: Final = 20
 
-_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}(?<!\.git)")
 #: Pages of a repository: a longer URL that ends in one is not the repository's.
 _PAGES: Final = frozenset(
     {"issues", "pulls", "labels", "milestones", "projects", "releases", "wiki", "activity", "settings"}
@@ -87,12 +87,9 @@ class GiteaTracker(IssueEvents):
         """Return why a URL is not a repository's page; None if it is one. A path before its owner is allowed."""
         url = urlsplit(base_url)
         path = [part for part in url.path.split("/") if part]
-        if url.query or len(path) < 2 or not all(map(_NAME.fullmatch, path[-2:])):
-            return "base_url is the page of a repository, such as https://gitea.example.com/acme/shop."
-        if path[-1].endswith(".git"):
-            return "base_url is the page of a repository, without `.git` at its end."
-        if len(path) > 2 and path[-1] in _PAGES:
-            return f"base_url is the page of a repository, without `/{path[-1]}` at its end."
+        is_page = len(path) > 2 and path[-1] in _PAGES
+        if url.query or len(path) < 2 or is_page or not all(map(_NAME.fullmatch, path[-2:])):
+            return f"base_url is the page of a repository, such as {self.base_url_example}, and of nothing in it."
         return None
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:

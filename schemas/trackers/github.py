@@ -42,7 +42,7 @@ PAGE_ENTRIES: Final = 50
 MAX_PAGES: Final = 10
 
 _OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_REPOSITORY: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}")
+_REPOSITORY: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,100}(?<!\.git)", re.I)
 _LOGIN: Final = re.compile(r"[A-Za-z0-9_-]{1,100}(?:\[bot\])?")
 _LIMIT_MESSAGE: Final = re.compile("secondary rate limit|abuse detection|rate limit exceeded|submitted too quickly", re.I)
 _ARCHIVED_MESSAGE: Final = re.compile(r"\barchived\b", re.I)
@@ -96,8 +96,6 @@ class GitHubTracker(IssueEvents):
         path = url.path.strip("/").split("/")
         if url.query or len(path) != 2 or not _OWNER.fullmatch(path[0]) or not _REPOSITORY.fullmatch(path[1]):
             return f"base_url is the page of a repository, such as {self.base_url_example}, and of nothing in it."
-        if path[1].lower().endswith(".git"):
-            return "base_url is the page of a repository, without `.git` at its end."
         return None
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -152,8 +150,8 @@ class GitHubTracker(IssueEvents):
         return issue_of(value_at(value, "number"), f"{access.base_url}/issues")
 
     def _api(self, access: TrackerAccess) -> Api:
-        url, headers = _api(access)
-        return Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers)
+        url, headers, _ = _api(access)
+        return Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers, self._refusal_of)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         """Return the failure that a response means; a 403 may be a limit, an archived repository, or the labels alone."""

@@ -41,7 +41,7 @@ PAGE_ENTRIES: Final = 50
 PLANNER: Final = 15
 
 _API: Final = "/api/v4"
-_PART: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.][A-Za-z0-9_.-]{0,254}")
+_PART: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9_.][A-Za-z0-9_.-]{0,254}(?<!\.git)", re.I)
 #: Our name for each field that an error may name.
 _FIELDS: Final[Mapping[str, str]] = {
     "title": "title",
@@ -86,8 +86,6 @@ class GitLabTracker(IssueEvents):
         parts = _project(base_url, settings).split("/")
         if urlsplit(base_url).query or len(parts) < 2 or not all(map(_PART.fullmatch, parts)):
             return f"base_url is the page of a project, such as {self.base_url_example}, and of nothing in it."
-        if parts[-1].lower().endswith(".git"):
-            return "base_url is the page of a project, without `.git` at its end."
         return None
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -132,8 +130,9 @@ class GitLabTracker(IssueEvents):
         return issue_of(value_at(value, "iid"), f"{access.base_url}/-/issues")
 
     def _api(self, access: TrackerAccess) -> Api:
-        url, headers = _api(access)
-        return Api(f"{url}/projects/{quote(_project(access.base_url, access.settings), safe='')}", headers)
+        url, headers, _ = _api(access)
+        project = quote(_project(access.base_url, access.settings), safe="")
+        return Api(f"{url}/projects/{project}", headers, self._refusal_of)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         """Return the failure of a response; GitLab redirects reads of a moved project, and answers writes with 405."""

@@ -63,7 +63,7 @@ class IssueEvents(Tracker):
         """Search the comments that may be the event's for its id."""
         for query in self._comment_queries(event):
             path = f"/issues/{event.issue_id}/{self._comments}?{urlencode(query)}".rstrip("?")
-            comments = yield from fetch(self._api(access).get(path), self._refusal_of, list)
+            comments = yield from self._api(access).fetch(path, list)
             if any(event.event_id in (text_at(each, "body") or "") for each in comments):
                 return True
             if len(comments) < COMMENTS_PER_PAGE:
@@ -72,7 +72,7 @@ class IssueEvents(Tracker):
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Search the issue's text for the export's id."""
-        issue = yield from fetch(self._api(access).get(f"/issues/{event.issue_id}"), self._refusal_of, dict)
+        issue = yield from self._api(access).fetch(f"/issues/{event.issue_id}", dict)
         # The text of an issue without one is null.
         return event.export_id in (text_at(issue, self._description) or "")
 

@@ -178,24 +178,23 @@ class JiraTracker(Tracker):
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Search the newest comments for the event's id."""
         query = f"orderBy=-created&maxResults={_MAX_COMMENTS}"
-        request = _api(access).get(f"/issue/{event.issue_id}/comment?{query}")
-        comments = yield from fetch(request, _read_refusal_of, list, "comments")
+        comments = yield from _api(access).fetch(f"/issue/{event.issue_id}/comment?{query}", list, "comments")
         return any(event.event_id in json.dumps(value_at(each, "body")) for each in comments)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Search the issue's labels for the export's label."""
-        request = _api(access).get(f"/issue/{event.issue_id}?fields=labels")
-        return marker_label(event.export_id) in (yield from fetch(request, _read_refusal_of, list, "fields", "labels"))
+        labels = yield from _api(access).fetch(f"/issue/{event.issue_id}?fields=labels", list, "fields", "labels")
+        return marker_label(event.export_id) in labels
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Read the category of the issue's status."""
-        request = _api(access).get(f"/issue/{event.issue_id}?fields=status")
-        return (yield from fetch(request, _read_refusal_of, str, "fields", "status", "statusCategory", "key")) != _DONE
+        path = f"/issue/{event.issue_id}?fields=status"
+        return (yield from _api(access).fetch(path, str, "fields", "status", "statusCategory", "key")) != _DONE
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
         """Make the first transition to a status that is done, or is not, as `is_open` requires; False if there is none."""
         path = f"/issue/{event.issue_id}/transitions"
-        for each in (yield from fetch(_api(access).get(path), _read_refusal_of, list, "transitions")):
+        for each in (yield from _api(access).fetch(path, list, "transitions")):
             transition_id, category = text_at(each, "id"), text_at(each, "to", "statusCategory", "key")
             if transition_id and category is not None and (category != _DONE) is is_open:
                 yield from _change(_api(access).post(path, {"transition": {"id": transition_id}}))
@@ -365,4 +364,4 @@ def _api(access: TrackerAccess) -> Api:
     token = access.token
     scheme = f"Basic {b64encode(token.encode()).decode()}" if ":" in token else f"Bearer {token}"
     headers = {"Authorization": scheme, "Accept": "application/json"}
-    return Api(api_base_of(access.settings, f"{access.base_url}/rest/api/{version}"), headers)
+    return Api(api_base_of(access.settings, f"{access.base_url}/rest/api/{version}"), headers, _read_refusal_of)

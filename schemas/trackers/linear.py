@@ -6,7 +6,7 @@ An issue gets its id from us, made of the export's id: a second creation is refu
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -49,6 +49,8 @@ MAX_DESCRIPTION: Final = 65_536
 PRIORITIES: Final[Mapping[str, int]] = {"critical": 1, "high": 2, "medium": 3, "low": 4}
 #: Two labels of one name may exist, one of the team and one of the workspace; teams have their own.
 _MAX_LABELS: Final = 250
+
+Value = TypeVar("Value")
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9]{1,20}-[0-9]{1,12}")
 
@@ -168,7 +170,7 @@ class LinearTracker(Tracker):
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue by the id that we gave it."""
         wanted = own_id(ticket.export_id)
-        nodes = yield from fetch(_request(access, _FIND, {"id": wanted}), _refusal_of, list, "data", "issues", "nodes")
+        nodes = yield from _fetch(access, _FIND, {"id": wanted}, list, "issues", "nodes")
         return next((_issue(access, node) for node in nodes if text_at(node, "id") == wanted), None)
 
     def validate(self, access: TrackerAccess) -> Steps[None]:
@@ -211,8 +213,7 @@ class LinearTracker(Tracker):
         """Move the issue to its team's first unstarted (or completed) state; False if the team has no such state."""
         issue = yield from _issue_node(access, event)
         wanted = {"team": text_at(issue, "team", "id"), "type": "unstarted" if is_open else "completed"}
-        request = _request(access, _STATES, wanted)
-        nodes = yield from fetch(request, _refusal_of, list, "data", "workflowStates", "nodes")
+        nodes = yield from _fetch(access, _STATES, wanted, list, "workflowStates", "nodes")
         states = [each for each in nodes if text_at(each, "id") is not None]
         if not states:
             return False
@@ -239,8 +240,8 @@ def own_id(our_id: str) -> str:
 def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any]]:
     """Return the issue of an event. Raises TrackerRefused if the issue was deleted."""
     wanted = own_id(event.export_id)
-    request = _request(access, _ISSUE, {"id": wanted, "comments": _MAX_COMMENTS})
-    for node in (yield from fetch(request, _refusal_of, list, "data", "issues", "nodes")):
+    variables = {"id": wanted, "comments": _MAX_COMMENTS}
+    for node in (yield from _fetch(access, _ISSUE, variables, list, "issues", "nodes")):
         if isinstance(node, dict) and node.get("id") == wanted:
             return node
     raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND))
@@ -248,8 +249,12 @@ def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, A
 
 def _updated(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]) -> Steps[dict[str, Any]]:
     """Change the issue of an event; returns the changed issue."""
-    request = _request(access, _UPDATE, {"id": own_id(event.export_id), "input": changes})
-    return (yield from fetch(request, _refusal_of, dict, "data", "issueUpdate", "issue"))
+    variables = {"id": own_id(event.export_id), "input": changes}
+    return (yield from _fetch(access, _UPDATE, variables, dict, "issueUpdate", "issue"))
+
+
+def _fetch(access: TrackerAccess, query: str, variables: Mapping[str, Any], kind: type[Value], *place: str) -> Steps[Value]:
+    return fetch(_request(access, query, variables), _refusal_of, kind, "data", *place)
 
 
 def _is_open(issue: Any) -> bool:

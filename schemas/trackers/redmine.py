@@ -19,7 +19,6 @@ from schemas.trackers.common import (
     PriorityBySeverityForm,
     TrackerSettingsForm,
     api_base_of,
-    fetch,
     is_number,
     issue_of,
     name_field,
@@ -107,7 +106,7 @@ class RedmineTracker(Tracker):
             "sort": "id:desc",
             "limit": MAX_FOUND,
         }
-        issues = yield from fetch(_api(access).get(f"/issues.json?{urlencode(query)}"), failures.failure_of, list, "issues")
+        issues = yield from _api(access).fetch(f"/issues.json?{urlencode(query)}", list, "issues")
         return oldest_with_marker(issues, "description", marker, lambda each: _issue(access, each))
 
     def validate(self, access: TrackerAccess) -> Steps[None]:
@@ -134,8 +133,9 @@ class RedmineTracker(Tracker):
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Search the issue's notes for the event's id."""
-        request = _api(access).get(f"/issues/{event.issue_id}.json?include=journals")
-        journals = yield from fetch(request, failures.failure_of, list, "issue", "journals")
+        journals = yield from _api(access).fetch(
+            f"/issues/{event.issue_id}.json?include=journals", list, "issue", "journals"
+        )
         return any(event.event_id in (text_at(each, "notes") or "") for each in journals)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
@@ -144,26 +144,16 @@ class RedmineTracker(Tracker):
         return event.export_id in (text_at(issue, "description") or "")
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Read the issue's status; Redmine before 5.0 says only in the list of statuses whether it is open."""
-        issue = yield from _read(access, event)
-        is_closed = value_at(issue, "status", "is_closed")
-        if isinstance(is_closed, bool):
-            return not is_closed
-        statuses = yield from _statuses(access)
-        own = next((each for each in statuses if value_at(each, "id") == value_at(issue, "status", "id")), None)
-        if own is None:
-            raise TrackerRefused(failures.unreadable())
-        return value_at(own, "is_closed") is not True
+        """Read the issue's status."""
+        return not (yield from _api(access).fetch(f"/issues/{event.issue_id}.json", bool, "issue", "status", "is_closed"))
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
         """Set the first status that is open, or closed, of those that the workflow allows; returns whether it was set.
 
         The status is read afterwards: Redmine answers 204 even if the user may not change it.
         """
-        issue = yield from _read(access, event, "?include=allowed_statuses")
-        statuses = value_at(issue, "allowed_statuses")
-        if not isinstance(statuses, list):  # Redmine before 5.0
-            statuses = yield from _statuses(access)
+        path = f"/issues/{event.issue_id}.json?include=allowed_statuses"
+        statuses = yield from _api(access).fetch(path, list, "issue", "allowed_statuses")
         ids = (value_at(each, "id") for each in statuses if value_at(each, "is_closed") is not is_open)
         status_id = next(filter(is_number, ids), None)
         if status_id is None:
@@ -182,19 +172,14 @@ class RedmineTracker(Tracker):
             raise TrackerRefused(failures.misconfigured(failures.FORBIDDEN))
 
 
-def _read(access: TrackerAccess, event: TrackerEvent, query: str = "") -> Steps[dict[str, Any]]:
+def _read(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any]]:
     """Return the issue of an event."""
-    request = _api(access).get(f"/issues/{event.issue_id}.json{query}")
-    return (yield from fetch(request, failures.failure_of, dict, "issue"))
+    return _api(access).fetch(f"/issues/{event.issue_id}.json", dict, "issue")
 
 
 def _change(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any], *, creates: bool = False) -> Steps[None]:
     request = _api(access).send("PUT", f"/issues/{event.issue_id}.json", {"issue": changes}, creates=creates)
     yield from send(request, failures.failure_of)
-
-
-def _statuses(access: TrackerAccess) -> Steps[list[Any]]:
-    return (yield from fetch(_api(access).get("/issue_statuses.json"), failures.failure_of, list, "issue_statuses"))
 
 
 def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any]]:

@@ -6,6 +6,7 @@ description; severity, page, link and marker are always whole, and the console h
 
 import json
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
@@ -66,19 +67,13 @@ class Flavor(ABC, Generic[Block, Text]):
     def body_of(self, ticket: TrackerTicket, max_chars: int) -> Text:
         """Return the text of a ticket, of at most `max_chars` (at least MIN_CHARS) by `size`."""
         outline = _outline(ticket, max_chars, self)
-        text = self.write(self._blocks(outline))
         for shorten in (_with_evidence, _with_places, _with_description):
-            if self.size(text) <= max_chars:
+            if self._size_of(outline) <= max_chars:
                 break
-            # The largest part that fits is between these bounds: the text grows with the part.
-            fits, too_large = 0, max_chars
-            while too_large - fits > 1:
-                middle = (fits + too_large) // 2
-                is_fit = self.size(self.write(self._blocks(shorten(outline, middle)))) <= max_chars
-                fits, too_large = (middle, too_large) if is_fit else (fits, middle)
+            # The largest part that fits: the text grows with the part.
+            fits = bisect_right(range(1, max_chars), max_chars, key=lambda part: self._size_of(shorten(outline, part)))
             outline = shorten(outline, fits)
-            text = self.write(self._blocks(outline))
-        return text
+        return self.write(self._blocks(outline))
 
     def comment_of(self, event: TrackerEvent, max_chars: int) -> Text:
         """Return the comment of an event, with as many places as fit into `max_chars` by `size`."""
@@ -92,6 +87,9 @@ class Flavor(ABC, Generic[Block, Text]):
     def erased_of(self, event: TrackerEvent) -> Text:
         """Return the text of an erased ticket: the marker of its issue is kept."""
         return self.write(map(self.line, (_ERASED, f"RiskRelay export {event.export_id}")))
+
+    def _size_of(self, parts: Outline) -> int:
+        return self.size(self.write(self._blocks(parts)))
 
     def _blocks(self, parts: Outline) -> Iterator[Block]:
         yield from self.facts(parts.severity, parts.page)

@@ -301,18 +301,18 @@ def test_the_url_of_the_api_is_derived_from_the_page(base_url: str, settings: di
 
 
 @pytest.mark.parametrize(
-    ("base_url", "words"),
+    "base_url",
     [
-        ("https://gitea.example.com", "page of a repository, such as"),
-        ("https://gitea.example.com/acme", "page of a repository, such as"),
-        ("https://gitea.example.com/acme/shop?tab=issues", "page of a repository, such as"),
-        ("https://gitea.example.com/acme/shop%2Fissues", "page of a repository, such as"),
-        ("https://gitea.example.com/acme/shop.git", "without `.git`"),
-        ("https://gitea.example.com/acme/shop/issues", "without `/issues`"),
+        "https://gitea.example.com",
+        "https://gitea.example.com/acme",
+        "https://gitea.example.com/acme/shop?tab=issues",
+        "https://gitea.example.com/acme/shop%2Fissues",
+        "https://gitea.example.com/acme/shop.git",
+        "https://gitea.example.com/acme/shop/issues",
     ],
 )
-def test_a_url_that_is_no_repository_is_refused(base_url: str, words: str) -> None:
-    assert words in (GITEA.problem_of(base_url, {}) or "")
+def test_a_url_that_is_no_repository_is_refused(base_url: str) -> None:
+    assert "page of a repository, such as" in (GITEA.problem_of(base_url, {}) or "")
 
 
 def test_unknown_and_invalid_settings_are_refused() -> None:

@@ -310,16 +310,12 @@ def test_no_response_causes_an_exception(response: TrackerResponse) -> None:
 # --- events
 
 
-def status(number: int, is_closed: bool | None) -> dict[str, Any]:
-    return {"id": number, "name": "any"} | ({} if is_closed is None else {"is_closed": is_closed})
+def status(number: int, is_closed: bool) -> dict[str, Any]:
+    return {"id": number, "name": "any", "is_closed": is_closed}
 
 
 def shown(**members: Any) -> TrackerResponse:
     return answer(200, {"issue": {"id": 7, "status": status(1, False), **members}})
-
-
-#: What Redmine before 5.0 reports about statuses: nothing in an issue, everything in their list.
-STATUSES: Final = answer(200, {"issue_statuses": [status(1, False), status(5, True), status(6, True)]})
 
 
 def test_a_note_is_successful_only_if_it_is_read_back() -> None:
@@ -351,17 +347,6 @@ def test_a_status_that_redmine_keeps_is_not_set() -> None:
     allowed = shown(allowed_statuses=[status(5, True)])
     assert play(REDMINE.set_open(access(), event(), is_open=False), [allowed, answer(204), shown()])[0] is False
     assert play(REDMINE.set_open(access(), event(), is_open=False), [shown(allowed_statuses=[])])[0] is False
-
-
-def test_without_is_closed_in_an_issue_the_list_of_statuses_is_read() -> None:
-    for number, is_open in ((1, True), (5, False)):
-        answers = [shown(status=status(number, None)), STATUSES]
-        assert play(REDMINE.is_open(access(), event()), answers)[0] is is_open
-    answers = [shown(), STATUSES, answer(204), shown(status=status(5, None)), STATUSES]
-    result, requests = play(REDMINE.set_open(access(), event(), is_open=False), answers)
-    assert (result, issue_in(requests[2].body)) == (True, {"status_id": 5})
-    unknown = [shown(status=status(77, None)), STATUSES]
-    assert play(REDMINE.is_open(access(), event()), unknown)[0] == TrackerFailure(RETRY, UNAVAILABLE)
 
 
 def test_an_erased_issue_is_read_back() -> None:
