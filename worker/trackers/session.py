@@ -18,6 +18,7 @@ from schemas.trackers.exchange import (
     FailureKind,
     Steps,
     Tracker,
+    TrackerAccess,
     TrackerFailure,
     TrackerIssue,
     TrackerRefused,
@@ -27,13 +28,13 @@ from schemas.trackers.exchange import (
 from schemas.trackers.failures import TOKEN_REJECTED
 from schemas.version import USER_AGENT
 from worker.http.adapter import GuardedAdapter, headers_of
-from worker.http.errors import TargetRefused, TransportError, transport_error
+from worker.http.errors import transport_error
 
 #: The shortest part of a token to remove: a shorter one would occur in a response by chance.
 _LEAST_PART: Final = 8
 
 Result = TypeVar("Result")
-_Value: TypeAlias = TrackerIssue | TrackerEventAction | TrackerFailure
+TrackerValue: TypeAlias = TrackerIssue | TrackerEventAction | TrackerFailure
 
 
 class TrackerResult(NamedTuple):
@@ -46,7 +47,7 @@ class TrackerResult(NamedTuple):
     """
 
     outcome: Outcome
-    value: _Value | None = None
+    value: TrackerValue | None = None
     is_outcome_unknown: bool = False
     held_until_s: float | None = None
     lookup_delay_s: float = 0
@@ -70,16 +71,17 @@ class TrackerSession:
         self,
         adapter: GuardedAdapter,
         tracker: Tracker,
-        token: str,
+        access: TrackerAccess,
         account_id: AccountId,
         spent_s: float,
         certificate: str | None,
     ) -> None:
         self._adapter = adapter
-        self._tracker = tracker
+        self.tracker = tracker
+        self.access = access
         # The token of a pair `name:token` is a secret of its own.
-        part = token.partition(":")[2]
-        self._secrets = (token, part) if len(part) >= _LEAST_PART else (token,)
+        part = access.token.partition(":")[2]
+        self._secrets = (access.token, part) if len(part) >= _LEAST_PART else (access.token,)
         self._exchange = adapter.begin(account_id, certificate)
         self._exchange.deadline -= spent_s
         self._origin: tuple[str, str] | None = None
@@ -115,17 +117,15 @@ class TrackerSession:
                 return refused.failure
         return TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)
 
-    def result(self, value: _Value | None = None, error: str | None = None, *, is_refused: bool = False) -> TrackerResult:
+    def result(
+        self, value: TrackerValue | None = None, error: str | None = None, *, is_refused: bool = False
+    ) -> TrackerResult:
         """Return the result of the task, which has ended."""
         shown = self._shown_for(value) if error is None else self._shown._replace(status=None, sha256=None)
         outcome = self._exchange.outcome(shown.status, error, is_refused)
         outcome = outcome._replace(kept=shown.kept, response_sha256=shown.sha256)
-        delay_s = self._tracker.lookup_delay_s
+        delay_s = self.tracker.lookup_delay_s
         return TrackerResult(outcome, value, self._may_have_created(value), self._held_until_s, delay_s)
-
-    def failed(self, failed: TransportError) -> TrackerResult:
-        """Return the result of a task whose last request got no response."""
-        return self.result(error=failed.error, is_refused=isinstance(failed, TargetRefused))
 
     def _may_have_created(self, value: object) -> bool:
         """Return whether the tracker may have an issue or a comment that no response named.

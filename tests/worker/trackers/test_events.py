@@ -230,5 +230,5 @@ def test_a_bug_is_an_internal_error_that_keeps_the_unknown_outcome(caplog: pytes
     results = [after_comment, before_it, in_doubt]
     assert [(each.outcome.error, each.value) for each in results[:2]] == [("internal_error", None)] * 2
     assert [each.is_outcome_unknown for each in results] == [True, False, True]
-    assert {record.message for record in caplog.records} == {"applying an event at a tracker failed"}
-    assert json.loads(JsonFormatter().format(caplog.records[0]))["event_id"] == EVENT_ID
+    assert {record.message for record in caplog.records} == {"a task at a tracker failed"}
+    assert json.loads(JsonFormatter().format(caplog.records[0]))["target_id"].startswith("tgt_")

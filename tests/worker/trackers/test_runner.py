@@ -390,7 +390,7 @@ def test_a_bug_of_a_module_is_an_internal_error_whose_log_has_no_token(
         result = delivered(client, tracker, claim_for(server.url(NAME)))
     assert (result.outcome.error, result.outcome.status, result.is_outcome_unknown) == ("internal_error", None, True)
     [line] = [JsonFormatter().format(record) for record in caplog.records]
-    assert json.loads(line)["message"] == "creating an issue failed"
+    assert json.loads(line)["message"] == "a task at a tracker failed"
     assert json.loads(line)["target_id"] == "tgt_1"
     assert "ValueError" in line
     assert "a-token-of-many-letters" not in line
@@ -567,7 +567,7 @@ def test_a_bug_in_a_validation_is_an_internal_error(
     with LoopbackServer(answering((200, b"{}"))) as server:
         result = runner.validate(claim_for(server.url(NAME)))
     assert (result.outcome.error, result.outcome.status, result.value) == ("internal_error", None, None)
-    assert [record.message for record in caplog.records] == ["validating a target of a tracker failed"]
+    assert [record.message for record in caplog.records] == ["a task at a tracker failed"]
 
 
 def test_a_validation_creates_nothing_and_names_what_is_wrong(client: HttpClient, tracker: TinyTracker) -> None:
