@@ -7,7 +7,7 @@ service does.
 import logging
 from bisect import bisect_left
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,20 +38,20 @@ class Attempts:
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        total = Counter(f"{PREFIX}attempts_total", "Attempts by outcome.", ("outcome",), registry=registry)
+        self._total = Counter(f"{PREFIX}attempts_total", "Attempts by outcome.", ("outcome",), registry=registry)
         self._seconds = _Seconds(
             f"{PREFIX}delivery_seconds", "Seconds an attempt took.", buckets=DELIVERY_BUCKETS_S, registry=registry
         )
         # All outcomes from the start: one that has not occurred is 0, not absent.
-        self._add: dict[str, Callable[[float], None]] = {outcome: total.labels(outcome).inc for outcome in OUTCOMES}
+        for outcome in OUTCOMES:
+            self._total.labels(outcome)
 
     def count(self, attempts: Sequence[CompletedAttempt], moved: Collection[str]) -> None:
         """Count attempts that are written; an attempt was late if its export is not in `moved`."""
         # Counting once per tick takes 0.8 µs per attempt; counting each attempt alone takes 4 µs.
         outcomes = Tally([each.verdict.outcome if each.claim.export_id in moved else LATE for each in attempts])
         for outcome, count in outcomes.items():
-            # An outcome outside OUTCOMES must not fail the tick that has just been written.
-            self._add.get(outcome, _nothing)(count)
+            self._total.labels(outcome).inc(count)
         self._seconds.observe_all([each.outcome.timings.total_ms / 1000 for each in attempts])
 
 
@@ -81,10 +81,6 @@ def serve(bind: str, data_dir: Path) -> int:
     # By default, Python prints a stack trace with the client's address.
     server.handle_error = _log_interruption
     return int(server.server_port)
-
-
-def _nothing(_count: float) -> None:
-    """Count nothing."""
 
 
 def _log_interruption(_request: Any, _client_address: Any) -> None:

@@ -91,25 +91,20 @@ class AttemptRunner:
         return attempt
 
     def _attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
-        if claim.options is not DEFAULT_OPTIONS and claim.options.provider_key != GENERIC_WEBHOOK:
-            return self._tracker_attempt(claim, attempt_id, started_at)
-        nonce = new_nonce()
-        if self._options.schedule.is_exceeded(claim.try_number):
-            outcome = Outcome(error="worker_lost")
+        is_lost = self._options.schedule.is_exceeded(claim.try_number)
+        outcome, nonce = Outcome(error="worker_lost"), None
+        if claim.options is DEFAULT_OPTIONS or claim.options.provider_key == GENERIC_WEBHOOK:
+            nonce = new_nonce()
+            if not is_lost:
+                message = message_to(claim, attempt_id, claim.export_id, claim.body, started_at, nonce)
+                outcome = self._signed_post.send(message)
+            verdict = decide_outcome(outcome, self._ended_try(claim))
         else:
-            message = message_to(claim, attempt_id, claim.export_id, claim.body, started_at, nonce)
-            outcome = self._signed_post.send(message)
-        verdict = decide_outcome(outcome, self._ended_try(claim))
+            lost = TrackerResult(outcome, is_outcome_unknown=claim.is_outcome_unknown)
+            result = lost if is_lost else self._trackers.deliver(claim)
+            verdict = decide_tracker_outcome(result, self._ended_try(claim))
+            outcome = result.outcome._replace(body_sha256=hashlib.sha256(claim.body).hexdigest())
         return CompletedAttempt(claim, attempt_id, started_at, nonce, outcome, verdict)
-
-    def _tracker_attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
-        if self._options.schedule.is_exceeded(claim.try_number):
-            result = TrackerResult(Outcome(error="worker_lost"), is_outcome_unknown=claim.is_outcome_unknown)
-        else:
-            result = self._trackers.deliver(claim)
-        verdict = decide_tracker_outcome(result, self._ended_try(claim))
-        outcome = result.outcome._replace(body_sha256=hashlib.sha256(claim.body).hexdigest())
-        return CompletedAttempt(claim, attempt_id, started_at, None, outcome, verdict)
 
     def _ended_try(self, claim: Claim) -> Try:
         options = self._options

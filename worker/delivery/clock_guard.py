@@ -25,21 +25,18 @@ class ClockGuard:
     #: Monotonic time from which this worker may claim.
     _claim_from: float = field(default=0.0, init=False)
 
-    def check(self, *, compare: bool) -> float | None:
-        """Return by how many seconds the clock was set since the last check: 0 if it was not, None at the first check.
+    def check(self, *, compare: bool) -> float:
+        """Return by how many seconds the clock was set since the last check: 0 if it was not, and at the first check.
 
-        With `compare`, and at the first check, it first corrects the clock. The caller holds a database connection.
+        With `compare`, at the first check, and after a step, it first corrects the clock. The caller holds a database
+        connection.
         """
-        if compare or self._clocks is None:
+        # A step may have corrected the clock; then the known difference to the shared clock is wrong. If the comparison
+        # fails, the next check finds the step again.
+        if compare or self._clocks is None or self.was_set_since_check(self.now()):
             self.compare_clocks()
-        if self._clocks is None:
-            self._record_readings()
-            return None
-        if self.was_set_since_check(self.now()):
-            # The step may have corrected the clock; then the known difference to the shared clock is wrong. If the
-            # comparison fails, the next check finds the step again.
-            self.compare_clocks()
-        step_s = self._record_readings()
+        before, self._clocks = self._clocks, (self.now(), self.monotonic())
+        step_s = 0.0 if before is None else _apart_s(before, self._clocks)
         return step_s if abs(step_s) > CLOCK_STEP_S else 0.0
 
     def was_set_since_check(self, now: datetime) -> bool:
@@ -56,11 +53,6 @@ class ClockGuard:
     def allows_claims(self) -> bool:
         """Return whether this worker may claim."""
         return self.monotonic() >= self._claim_from
-
-    def _record_readings(self) -> float:
-        """Store both readings; return by how many seconds the wall clock has drifted since the last ones."""
-        before, self._clocks = self._clocks, (self.now(), self.monotonic())
-        return 0.0 if before is None else _apart_s(before, self._clocks)
 
 
 def _apart_s(before: tuple[datetime, float], after: tuple[datetime, float]) -> float:

@@ -44,6 +44,7 @@ TIMEOUTS: Final = frozenset({"deadline_exceeded", "connect_timeout"})
 MAX_PROVIDER_TEXT: Final = 500
 
 CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
+_NO_EFFECT: Final = TargetEffect()
 _FAILING: Final = TargetEffect(connected="failing", health=TargetHealth.UNHEALTHY)
 _GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
 #: The verdict on a response without a ticket. To create it for each response would cost as much as the rest of the decision.
@@ -92,7 +93,7 @@ def decide_outcome(outcome: Outcome, ended: Try) -> Verdict:
     code = _receiver_code(response)
     if code == SIGNATURE_INVALID and 400 <= outcome.status < 500:
         # With any 4xx, this code means that the secret or the clock is wrong. A retry would change neither.
-        return Verdict(Transition.FAIL, "rejected", code, code, effect=_FAILING)
+        return rejected(code, _FAILING)
     if _is_retryable(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
         return _retry_after_response(outcome, error, ended)
@@ -115,14 +116,12 @@ def retry(error: str, retry_after_s: int | None, effect: TargetEffect, ended: Tr
     next_at = ended.now + timedelta(seconds=delay_s)
     if next_at - ended.began_at > schedule.max_age:
         return given_up
-    return Verdict(
-        Transition.RESCHEDULE,
-        "retryable",
-        error_code=error,
-        next_attempt_at=next_at,
-        retry_after_s=retry_after_s,
-        effect=effect,
-    )
+    return Verdict(Transition.RESCHEDULE, "retryable", None, error, next_at, retry_after_s, effect=effect)
+
+
+def rejected(reason: str, effect: TargetEffect = _NO_EFFECT) -> Verdict:
+    """Return the verdict on a response that no retry would change."""
+    return Verdict(Transition.FAIL, "rejected", reason, reason, effect=effect)
 
 
 def delivered_as(ticket_id: str | None, url: str | None) -> Verdict:
@@ -165,15 +164,13 @@ def _is_retryable(status: int, code: str | None) -> bool:
 
 
 def _failed(status: int, code: str | None) -> Verdict:
-    failed = Verdict(Transition.FAIL, "rejected")
     if 300 <= status < 400:
-        return failed._replace(reason="redirect_refused", error_code="redirect_refused", effect=_FAILING)
+        return rejected("redirect_refused", _FAILING)
     if status in {401, 403}:
-        return failed._replace(reason="receiver_unauthorized", error_code="receiver_unauthorized", effect=_FAILING)
+        return rejected("receiver_unauthorized", _FAILING)
     if status == 410:
-        return failed._replace(reason="receiver_gone", error_code="receiver_gone", effect=_GONE)
-    reason = VALIDATION_FAILED if code == VALIDATION_FAILED else "receiver_rejected"
-    return failed._replace(reason=reason, error_code=reason)
+        return rejected("receiver_gone", _GONE)
+    return rejected(VALIDATION_FAILED if code == VALIDATION_FAILED else "receiver_rejected")
 
 
 def _delay_s(scheduled_s: float, retry_after_s: int | None, jitter: float) -> float:

@@ -25,6 +25,7 @@ from worker.delivery.outcomes import (
     Try,
     decide_outcome,
     delivered_as,
+    rejected,
     retry,
     retryable_effect,
 )
@@ -75,7 +76,7 @@ def _decide(result: TrackerResult, ended: Try) -> Verdict:
         effect = TargetEffect("failing", TargetStatus.BLOCKED, value.code, TargetHealth.UNHEALTHY)
         return Verdict(Transition.BLOCK, "rejected", value.code, value.code, effect=effect)
     if value is not None and value.kind is FailureKind.PAYLOAD:
-        return Verdict(Transition.FAIL, "rejected", value.code, value.code)
+        return rejected(value.code)
     error = UNKNOWN_OUTCOME if value is None or result.is_outcome_unknown else value.code
     wait_s = None if value is None else _wait_s(value, ended.now)
     is_limit = value is not None and value.is_rate_limit
