@@ -1,6 +1,6 @@
 """Sends requests to one RiskRelay, and retries transient failures within bounds.
 
-Redirects are not followed: they would send the secret or the token to another host. Responses are read to a limit of bytes.
+Redirects are not followed: they would send the secret or the token to another host.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,27 +11,23 @@ from urllib.parse import urlsplit
 import requests
 from requests.exceptions import ChunkedEncodingError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
-from urllib3.exceptions import HTTPError
 
 from bin.checks.machine import is_loopback
 from runtime.deadline import within
 
 #: Timeouts to connect and to read a response; the service takes a second for a full page on a small machine.
 TIMEOUTS_S: Final = (10.0, 60.0)
-#: More than a page of 200 exports of maximum size.
-MAX_RESPONSE_BYTES: Final = 64 * 1024**2
 #: Pauses before each retry. Half a minute covers a restart of the service; after a longer outage, run the command again.
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 #: A limit of requests per minute never needs a longer pause than a minute.
 MAX_RETRY_AFTER_S: Final = 90.0
 
-#: Bodies are not compressed: a decompressed body could be a thousand times larger than the bytes received.
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 #: Statuses that are retried. A request with the key of a running request gets 409 with Retry-After, which is retried, too.
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TRANSIENT_ERRORS: Final = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError)
 _IN_PROGRESS: Final = "IDEMPOTENCY_IN_PROGRESS"
 _UNTRUSTED: Final = "its certificate is not trusted"
-_PIECE_BYTES: Final = 1024**2
 
 
 class TransientFailure(Exception):
@@ -71,17 +67,16 @@ class RetryingSession:
         Raises TransientFailure after the last attempt, CannotSend, and TimeoutError at the deadline: another attempt would
         take as long.
         """
-        return self._retrying(self._attempt, partial(_read, self._session, method, self._url + path, **options))
+        options |= {"timeout": TIMEOUTS_S, "allow_redirects": False}
+        return self._retrying(self._attempt, partial(self._session.request, method, self._url + path, **options))
 
-    def _attempt(self, read: partial[requests.Response]) -> requests.Response:
+    def _attempt(self, request: partial[requests.Response]) -> requests.Response:
         try:
-            response = read() if self._deadline_s is None else within(self._deadline_s, read)
-        except (HTTPError, ChunkedEncodingError):
-            raise TransientFailure("the connection was closed") from None
+            response = request() if self._deadline_s is None else within(self._deadline_s, request)
         except requests.RequestException as error:
             # Leave out the message of the error: it may quote the request.
             cause = _cause_of(error)
-            if isinstance(error, requests.ConnectionError | requests.Timeout) and cause != _UNTRUSTED:
+            if isinstance(error, _TRANSIENT_ERRORS) and cause != _UNTRUSTED:
                 raise TransientFailure(cause) from None
             raise CannotSend(cause) from None
         if is_transient(response) and (retry_after_s(response) or 0) <= MAX_RETRY_AFTER_S:
@@ -151,19 +146,6 @@ def _no_auth(request: requests.PreparedRequest) -> requests.PreparedRequest:
     return request
 
 
-def _read(session: requests.Session, method: str, url: str, **options: Any) -> requests.Response:
-    """Send a request and read its response, at most one byte more than MAX_RESPONSE_BYTES. Redirects are not followed."""
-    options |= {"timeout": TIMEOUTS_S, "allow_redirects": False, "stream": True}
-    with session.request(method, url, **options) as response:
-        received = bytearray()
-        # The last read is empty, or raises an error if the response is incomplete.
-        while len(received) <= MAX_RESPONSE_BYTES and (piece := response.raw.read(_PIECE_BYTES, decode_content=False)):
-            received += piece
-    # Store the body where requests stores a body that it has read itself.
-    response._content = bytes(received)
-    return response
-
-
 def _cause_of(error: requests.RequestException) -> str:
     """Describe an error without its message, which may quote the secret."""
     match error:
@@ -171,6 +153,8 @@ def _cause_of(error: requests.RequestException) -> str:
             return _UNTRUSTED
         case requests.exceptions.ProxyError():
             return "the proxy of the environment rejected the request"
+        case ChunkedEncodingError():
+            return "the connection was closed"
         case requests.Timeout():
             return "timeout"
         case requests.ConnectionError():

@@ -5,12 +5,11 @@ A command names a user by email, the API by id: the first request finds the id.
 
 from collections.abc import Mapping
 from datetime import timedelta
-from http import HTTPStatus
 from typing import Any, Final
 
 import click
 
-from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, counts_of
+from bin.api_client.client import ApiClient, ApiRecord
 from bin.cli.option_types import require_one
 from bin.cli.output import Refused
 from bin.cli.records import Record, print_record
@@ -41,7 +40,7 @@ def _account(record: ApiRecord) -> dict[str, Any]:
 
 def _list_accounts(api: ApiClient, *, as_json: bool) -> None:
     found = reversed(api.items(_ACCOUNTS))
-    ACCOUNTS.show([{**_account(each), **_usage(counts_of(each, "usage"), as_json)} for each in found], as_json)
+    ACCOUNTS.show([{**_account(each), **_usage(each["usage"], as_json)} for each in found], as_json)
 
 
 def _usage(usage: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
@@ -54,7 +53,10 @@ def _change_user(api: ApiClient, email: str, **changes: Any) -> Record:
 
 
 def _remove_user(api: ApiClient, email: str) -> Record:
-    return _user(_deleted(api, f"{_USERS}/{user_id(api, email)}", email=None, state="removed"))
+    user = _user_record(api, email)
+    api.delete(f"{_USERS}/{user['id']}")
+    # Not read again: the token of this command may be the user's.
+    return _user(ApiRecord({**user, "email": None, "state": "removed"}))
 
 
 def _add_grant(api: ApiClient, email: str, project_id: int | None, report_id: int | None, role: str | None) -> Record:
@@ -107,40 +109,19 @@ def _create_token(
 def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as_json: bool) -> None:
     require_one("Use either a token id or --user.", token_id, email)
     if email is None:
-        print_record(_revoke(api, token_id), as_json)
+        print_record(_revoke(api, api.get(f"{_TOKENS}/{token_id}")), as_json)
         return
     listed = reversed(api.items(_TOKENS, user_id=user_id(api, email)))
     valid = [each for each in listed if each["revoked_at"] is None]
     # Last those that manage accounts: the token of this command is one of them, and can revoke nothing after itself.
-    ordered = sorted(valid, key=lambda each: not _MANAGING.isdisjoint(map(str, each["abilities"])))
-    revoked: list[Record] = []
-    for each in ordered:
-        try:
-            revoked.append(_revoke(api, each["id"]))
-        except ApiRefusal as refused:
-            if refused.status != HTTPStatus.UNAUTHORIZED or not revoked:
-                raise
-            left = ", ".join(str(other["id"]) for other in ordered[len(revoked) :])
-            raise Refused(
-                f"Token {revoked[-1]['id']} was that of this command. With another one, also revoke: {left}."
-            ) from None
-    TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
+    ordered = sorted(valid, key=lambda each: not _MANAGING.isdisjoint(each["abilities"]))
+    TOKENS.show([_revoke(api, each) for each in ordered], as_json, NO_VALID_TOKEN)
 
 
-def _revoke(api: ApiClient, token_id: int | str | None) -> Record:
-    return _deleted(api, f"{_TOKENS}/{token_id}", revoked_at=format_rfc3339(utc_now()))
-
-
-def _deleted(api: ApiClient, path: str, **changes: str | None) -> ApiRecord:
-    """Delete the record at a path, and return what remains of it: with these `changes` if this ended the command's token."""
-    before = api.get(path)
-    api.delete(path)
-    try:
-        return api.get(path)
-    except ApiRefusal as refused:
-        if refused.status != HTTPStatus.UNAUTHORIZED:
-            raise
-        return ApiRecord({**before, **changes})
+def _revoke(api: ApiClient, token: ApiRecord) -> Record:
+    api.delete(f"{_TOKENS}/{token['id']}")
+    # Not read again: the token may be that of this command.
+    return {**token, "revoked_at": token["revoked_at"] or format_rfc3339(utc_now())}
 
 
 def user_id(api: ApiClient, email: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
+from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.cli.option_types import require_one
 from bin.cli.output import Refused, echo
 from bin.cli.records import print_record, shown_of
@@ -82,7 +82,7 @@ def _approve(api: ApiClient, *, export_id: str | None, target_ids: tuple[str, ..
     if len(target_ids) == 1:
         print_record(api.post(path, {"target_id": target_ids[0]}), as_json)
         return
-    APPROVED.show(records_of(api.post(path, {"target_ids": [*target_ids]})), as_json)
+    APPROVED.show(api.post(path, {"target_ids": [*target_ids]})["items"], as_json)
 
 
 def _dismiss(
@@ -173,7 +173,7 @@ def _decide_on_matching(
         return
     if count and not filters["is_confirmed"]:
         # The severity facet ignores the filter by severity, so apply the filter here.
-        by_severity = counts_of(page, "facets")["severity"]
+        by_severity = page["facets"]["severity"]
         matching = {name: number for name, number in by_severity.items() if not allowed or name in allowed}
         export_bulk.confirm(action, members.get("target_id"), count, matching)
     body = {"action": action.value, **members, "filter": wanted, "expected_count": count}

@@ -24,6 +24,14 @@ from bin.api_client.retrying_session import (
 from schemas.report_files.pages import PagePostback
 
 ROUTE: Final = "/api/scanner/results"
+#: What an unexpected status means, and the fix.
+_FIXES: Final = {
+    401: "the scanner secret is wrong. If it was set with `riskrelay secret set scanner`, pass it with --secret-stdin.",
+    404: f"it has no {ROUTE}. Check --to. In webhook-only mode, set EXTRA_ROUTE_FAMILIES=scanner there.",
+    422: "the scan run is not registered, and DEFAULT_PROJECT_ID is not set. "
+    "Run `riskrelay scan-run add --project ID --id N` there, then import with --scan-run N.",
+}
+_REDIRECT: Final = "redirects are not followed. Set --to to the URL that it redirects to."
 #: Problems of a rejected page that are reported.
 _MAX_PROBLEMS: Final = 5
 
@@ -109,7 +117,8 @@ class PostbackSender:
             return problems or ["rejected without a reason"]
         if status == requests.codes.request_entity_too_large:
             return ["larger than the service's MAX_BODY_BYTES"]
-        raise ImportStopped(f"{host} responds {status}: {_meaning_and_fix(status)}")
+        fix = _REDIRECT if 300 <= status < 400 else _FIXES.get(status, "this is not a response of RiskRelay; check --to.")
+        raise ImportStopped(f"{host} responds {status}: {fix}")
 
 
 def send_all(
@@ -138,24 +147,3 @@ def _accepted(response: requests.Response, body: dict[str, Any]) -> AcceptedPage
             return AcceptedPage(new, seen + reopened, fixed, tuple(map(str, exports)), is_repeat)
         case _:
             return None
-
-
-def _meaning_and_fix(status: int) -> str:
-    """Return what an unexpected status means, and the fix."""
-    match status:
-        case 401:
-            return (
-                "the scanner secret is wrong. "
-                "If it was set with `riskrelay secret set scanner`, pass it with --secret-stdin."
-            )
-        case 404:
-            return f"it has no {ROUTE}. Check --to. In webhook-only mode, set EXTRA_ROUTE_FAMILIES=scanner there."
-        case 422:
-            return (
-                "the scan run is not registered, and DEFAULT_PROJECT_ID is not set. "
-                "Run `riskrelay scan-run add --project ID --id N` there, then import with --scan-run N."
-            )
-        case _ if 300 <= status < 400:
-            return "redirects are not followed. Set --to to the URL that it redirects to."
-        case _:
-            return "this is not a response of RiskRelay; check --to."
