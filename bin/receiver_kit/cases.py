@@ -5,7 +5,7 @@ case has its own tickets and nonces, so cases can run alone, in any order, and r
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -86,8 +86,8 @@ class SampleRequests:
         return self.signed(message, NO_SIGNATURE, secret=f"not {self.secret}")
 
 
-#: A function that yields the requests of a case; each request is sent before the next one is created.
-Requests = Callable[[SampleRequests], Iterator[CaseRequest]]
+#: A function that returns the requests of a case.
+Requests = Callable[[SampleRequests], list[CaseRequest]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,13 @@ def run_case(case: ConformanceCase, sample: SampleRequests, send: Callable[[Case
     return CaseResult(case, responses, case.compare(responses))
 
 
-def _ping(sample: SampleRequests) -> Iterator[CaseRequest]:
+def _ping(sample: SampleRequests) -> list[CaseRequest]:
     message = sample.message()
     ping_id = identifiers.new_id(identifiers.PING, message.at)
     created_at = json.loads(message.body)["created_at"]
     target = {"id": message.target_id, "name": "Sample"}
     body = {"id": ping_id, "type": "target.ping", "version": 1, "created_at": created_at, "target": target}
-    yield sample.signed(message._replace(id=ping_id, key=ping_id, body=canonical(body)))
+    return [sample.signed(message._replace(id=ping_id, key=ping_id, body=canonical(body)))]
 
 
 def _again(message: Message) -> Message:
@@ -149,79 +149,72 @@ def _again(message: Message) -> Message:
     return message._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, message.at))
 
 
-def _unusual_json(sample: SampleRequests) -> Iterator[CaseRequest]:
+def _unusual_json(sample: SampleRequests) -> list[CaseRequest]:
     message = sample.message()
     event = json.loads(message.body)
     event["ticket"]["title"] = "Größe fehlt, 画像に代替テキストがない 🛒"
     event["ticket"]["evidence"] = {"z": 1.50, "a": "</script>", "big": 12345678901234567890}
     # Whitespace, an escape, a number and an order of fields that no library writes.
     text = json.dumps(event, indent=1, ensure_ascii=False).replace("ö", "\\u00f6").replace("1.5,", "1.50,")
-    yield sample.signed(message._replace(body=b" " + text.encode() + b"\r\n"))
+    return [sample.signed(message._replace(body=b" " + text.encode() + b"\r\n"))]
 
 
-def _forged_first(sample: SampleRequests) -> Iterator[CaseRequest]:
+def _forged_first(sample: SampleRequests) -> list[CaseRequest]:
     message = sample.message()
-    yield sample.forged(message)
-    yield sample.signed(message)
+    return [sample.forged(message), sample.signed(message)]
 
 
-def _tampered_body(sample: SampleRequests) -> Iterator[CaseRequest]:
+def _tampered_body(sample: SampleRequests) -> list[CaseRequest]:
     request = sample.signed(sample.message(), NO_SIGNATURE)
-    yield request._replace(body=request.body.removesuffix(b"}") + b',"tampered":true}')
+    return [request._replace(body=request.body.removesuffix(b"}") + b',"tampered":true}')]
 
 
-def _tampered(header: str, change: Callable[[str], str | None]) -> Requests:
-    """Return a ticket with a header changed after signing; None leaves it out."""
+def _tampered(header: str, change: Callable[[str], str]) -> Requests:
+    """Return a ticket with a header changed after signing."""
 
-    def tampered(sample: SampleRequests) -> CaseRequest:
+    def tampered(sample: SampleRequests) -> list[CaseRequest]:
         request = sample.signed(sample.message(), NO_SIGNATURE)
-        others = {name: value for name, value in request.headers.items() if name != header}
-        changed = change(request.headers[header])
-        return request._replace(headers=others if changed is None else {**others, header: changed})
+        return [request._replace(headers={**request.headers, header: change(request.headers[header])})]
 
-    return _one(tampered)
+    return tampered
 
 
 def _without(header: str) -> Requests:
-    return _tampered(header, lambda _: None)
+    def incomplete(sample: SampleRequests) -> list[CaseRequest]:
+        request = sample.signed(sample.message(), NO_SIGNATURE)
+        return [request._replace(headers={name: request.headers[name] for name in request.headers if name != header})]
 
-
-def _one(make: Callable[[SampleRequests], CaseRequest]) -> Requests:
-    return lambda sample: iter([make(sample)])
+    return incomplete
 
 
 def _ticket_then(*others: Callable[[SampleRequests, Message], CaseRequest]) -> Requests:
     """Return a ticket, and the requests that follow it."""
 
-    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
+    def requests(sample: SampleRequests) -> list[CaseRequest]:
         ticket = sample.message()
-        yield sample.signed(ticket)
-        for make in others:
-            yield make(sample, ticket)
+        return [sample.signed(ticket), *(make(sample, ticket) for make in others)]
 
     return requests
 
 
 def _body(body: bytes) -> Requests:
-    return _one(lambda sample: sample.signed(sample.message()._replace(body=body), NO_TICKET))
+    return lambda sample: [sample.signed(sample.message()._replace(body=body), NO_TICKET)]
 
 
-def _unknown_type(sample: SampleRequests) -> Iterator[CaseRequest]:
+def _unknown_type(sample: SampleRequests) -> list[CaseRequest]:
     message = sample.message()
     event = {**json.loads(message.body), "type": "ticket.unknown"}
-    yield sample.signed(message._replace(body=canonical(event)), NO_TICKET)
+    return [sample.signed(message._replace(body=canonical(event)), NO_TICKET)]
 
 
 def _event(kind: TicketEventType) -> Callable[[SampleRequests, Message], CaseRequest]:
     return lambda sample, ticket: sample.signed(sample_event(ticket, kind))
 
 
-def _repeated_event(sample: SampleRequests) -> Iterator[CaseRequest]:
+def _repeated_event(sample: SampleRequests) -> list[CaseRequest]:
     ticket = sample.message()
-    yield sample.signed(ticket)
     event = sample_event(ticket, TicketEventType.FIXED)
-    yield sample.signed(event)
-    yield sample.signed(_again(event))
+    return [sample.signed(each) for each in (ticket, event, _again(event))]
 
 
 def _event_without(member: str) -> Callable[[SampleRequests, Message], CaseRequest]:
@@ -263,7 +256,7 @@ _SIGNED_PARTS: Final = "the signature covers timestamp, nonce and raw body: comp
 #: In the order in which a receiver is developed.
 CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
-        "delivery", "a signed ticket", _one(lambda sample: sample.signed(sample.message())), "accept it with any 2xx"
+        "delivery", "a signed ticket", lambda sample: [sample.signed(sample.message())], "accept it with any 2xx"
     ),
     ConformanceCase(
         "ping", "a test event", _ping, "respond 2xx to the type target.ping, and create no ticket", _creates_no_ticket
@@ -277,7 +270,7 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "wrong-secret",
         "a ticket signed with another secret",
-        _one(lambda sample: sample.forged(sample.message())),
+        lambda sample: [sample.forged(sample.message())],
         "compare the signature, in constant time",
     ),
     ConformanceCase("tampered-body", "a body changed after signing", _tampered_body, _SIGNED_PARTS),
@@ -302,13 +295,13 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "stale",
         f"a ticket signed {OUTSIDE_TOLERANCE_S} s ago",
-        _one(lambda sample: sample.signed(sample.message(), NO_SIGNATURE, late_s=OUTSIDE_TOLERANCE_S)),
+        lambda sample: [sample.signed(sample.message(), NO_SIGNATURE, late_s=OUTSIDE_TOLERANCE_S)],
         f"reject timestamps more than {DEFAULT_TOLERANCE_S} s old",
     ),
     ConformanceCase(
         "future",
         f"a ticket signed {OUTSIDE_TOLERANCE_S} s from now",
-        _one(lambda sample: sample.signed(sample.message(), NO_SIGNATURE, late_s=-OUTSIDE_TOLERANCE_S)),
+        lambda sample: [sample.signed(sample.message(), NO_SIGNATURE, late_s=-OUTSIDE_TOLERANCE_S)],
         f"reject timestamps more than {DEFAULT_TOLERANCE_S} s ahead",
     ),
     ConformanceCase(
@@ -349,7 +342,7 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "forged-not-json",
         "bytes that are not JSON, signed with another secret",
-        _one(lambda sample: sample.forged(sample.message()._replace(body=b"{"))),
+        lambda sample: [sample.forged(sample.message()._replace(body=b"{"))],
         f"verify before parsing: respond {NO_SIGNATURE} to every request with a wrong signature",
     ),
 )
@@ -395,7 +388,7 @@ EVENT_CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "event-unknown-ticket",
         "an event of a ticket that the receiver never got",
-        _one(lambda sample: sample.signed(sample_event(sample.message(), TicketEventType.FIXED))),
+        lambda sample: [sample.signed(sample_event(sample.message(), TicketEventType.FIXED))],
         "ignore it with a 2xx, since no retry changes that, and create no ticket",
         _creates_no_ticket,
     ),

@@ -15,13 +15,14 @@ import json
 import socket
 import sys
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from socketserver import TCPServer
 from typing import Any, Final, Self
 
@@ -34,9 +35,6 @@ DEFAULT_PORT = 9000
 
 # Deliveries carry at most a postback's content; a larger body is not a ticket.
 MAX_BODY_BYTES = 4 * 1024 * 1024
-
-# Bounds the memory for nonces and keys; only correctly signed requests are stored, and development needs fewer.
-MAX_STORED_KEYS = 100_000
 
 # The number of latest requests that `received` keeps: enough for any test, and memory stays bounded overnight.
 MAX_STORED_REQUESTS = 10_000
@@ -56,6 +54,9 @@ _EFFECTS: Final[Mapping[str, str]] = {
     TicketEventType.REDACT: "erased",
 }
 _COUNTS: Final = ("places_added", "places_fixed", "places_open")
+
+# The codes of requested failures.
+_CODES: Final = {401: SIGNATURE_INVALID, 422: VALIDATION_FAILED, 429: WEBHOOK_RATE_LIMITED}
 
 # The statuses that carry a Retry-After.
 _RETRY_AFTER_STATUSES = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -142,9 +143,12 @@ class LocalReceiver:
         self.count = 0
         self._due_failures = deque(faults.failures)
         self._due_drops = faults.drops
-        self._nonces = _KeyNumbers()
-        self._tickets = _KeyNumbers()
-        self._events = _KeyNumbers()
+        #: Of correctly signed requests alone.
+        self._nonces: set[str] = set()
+        #: By Idempotency-Key, the numbers of tickets; and the keys of events.
+        self._tickets: dict[str, int] = {}
+        self._events: set[str] = set()
+        self._ticket_numbers = count(1)
         self._stopping = threading.Event()
         self._server = _ReceiverServer(host, port, self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
@@ -168,12 +172,11 @@ class LocalReceiver:
         return self
 
     def stop(self) -> None:
-        """Close all connections, delayed responses included, and free the port; may be called again."""
+        """Answer nothing more, delayed responses included, and free the port; may be called again."""
         self._stopping.set()
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
-        self._server.close_connections()
         self._server.server_close()
 
     def __enter__(self) -> Self:
@@ -184,6 +187,8 @@ class LocalReceiver:
 
     def receive(self, path: str, headers: Message, body: bytes) -> ReceiverResponse | None:
         """Verify and record one request; return its response, or None if it is dropped or the receiver is stopping."""
+        if self._stopping.is_set():
+            return None
         with self._lock:
             received = self._process(path, headers, body)
             self._received.append(received)
@@ -196,7 +201,7 @@ class LocalReceiver:
     def _process(self, path: str, headers: Message, body: bytes) -> Received:
         """Verify a request, decide the response, and return both."""
         at = self._now()
-        verdict = verify(self._secrets, headers, body, int(at.timestamp()), self._nonces.seen)
+        verdict = verify(self._secrets, headers, body, int(at.timestamp()), self._is_replayed)
         event = _event_in(_read_object(body))
         key = headers.get("Idempotency-Key")
         repeat = key is not None and (key in self._tickets or key in self._events)
@@ -222,13 +227,18 @@ class LocalReceiver:
             is_dropped=failure is None and self._drops_this(),
         )
 
+    def _is_replayed(self, nonce: str) -> bool:
+        is_known = nonce in self._nonces
+        self._nonces.add(nonce)
+        return is_known
+
     def _planned_failure(self) -> ReceiverResponse | None:
         if not self._due_failures:
             return None
         status = self._due_failures.popleft()
         retry_after_s = self._faults.retry_after_s if status in _RETRY_AFTER_STATUSES else None
         location = (("Location", self.url + "elsewhere"),) if status // 100 == 3 else ()
-        return ReceiverResponse(status, {"code": _code_of(status)}, retry_after_s, location)
+        return ReceiverResponse(status, {"code": _CODES.get(status, "REQUESTED_FAILURE")}, retry_after_s, location)
 
     def _drops_this(self) -> bool:
         self._due_drops -= 1
@@ -240,7 +250,9 @@ class LocalReceiver:
             return ReceiverResponse(HTTPStatus.OK, {"status": "pong"})
         if kind is not None and kind in _EFFECTS:
             return ReceiverResponse(HTTPStatus.OK, {"status": self._apply(key, kind, export_id)})
-        number = self._tickets.number(key) if key is not None else self._tickets.next_number()
+        number = self._tickets.get(key or "") or next(self._ticket_numbers)
+        if key:
+            self._tickets[key] = number
         return ReceiverResponse(HTTPStatus.OK, {"ticket_id": f"DEV-{number}", "url": f"{self.url}tickets/DEV-{number}"})
 
     def _apply(self, key: str | None, kind: str, export_id: str | None) -> str:
@@ -248,72 +260,27 @@ class LocalReceiver:
         if export_id is None or export_id not in self._tickets:
             return "ignored"
         if key is not None:
-            self._events.number(key)
+            self._events.add(key)
         if kind == TicketEventType.REDACT:
             kept = (replace(each, body=b"", title=None) if each.export_id == export_id else each for each in self._received)
             self._received = deque(kept, maxlen=MAX_STORED_REQUESTS)
         return _EFFECTS[kind]
 
 
-class _KeyNumbers:
-    """Numbers keys in the order of their first use, and evicts the oldest beyond MAX_STORED_KEYS."""
-
-    def __init__(self) -> None:
-        self._numbers: OrderedDict[str, int] = OrderedDict()
-        self._last = 0
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._numbers
-
-    def next_number(self) -> int:
-        self._last += 1
-        return self._last
-
-    def number(self, name: str) -> int:
-        if name not in self._numbers:
-            self._numbers[name] = self.next_number()
-        if len(self._numbers) > MAX_STORED_KEYS:
-            self._numbers.popitem(last=False)
-        return self._numbers[name]
-
-    def seen(self, name: str) -> bool:
-        known = name in self
-        self.number(name)
-        return known
-
-
 class _ReceiverServer(ThreadingHTTPServer):
-    """The HTTP server: one thread per connection; all of them end with the server."""
+    """The HTTP server: one thread per connection."""
 
-    daemon_threads = False  # server_close() waits for them
     allow_reuse_port = False  # a port in use is an error, not one to share
     request_queue_size = 128  # a worker opens many connections at once
 
     def __init__(self, host: str, port: int, receiver: LocalReceiver) -> None:
         self.receiver = receiver
-        self._open: set[socket.socket] = set()
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, port), _ReceiverHandler)
 
     def server_bind(self) -> None:
         # HTTPServer.server_bind() resolves the host's name by DNS, which is unused here and may take seconds.
         TCPServer.server_bind(self)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._open.add(request)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.discard(request)
-        super().shutdown_request(request)
-
-    def close_connections(self) -> None:
-        """Close every open connection; call it after shutdown(), when no new connections are accepted."""
-        for connection in list(self._open):
-            try:
-                connection.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                self._open.discard(connection)  # the sender closed it first
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         # A sender that closes its connection is expected during development; any other error is ours: show it.
@@ -332,9 +299,12 @@ class _ReceiverHandler(BaseHTTPRequestHandler):
     wbufsize = -1  # head and body in one packet: with two, the second waits 40 ms for the sender's delayed ACK
 
     def do_POST(self) -> None:
-        length, rejection = _length_of(self.headers.get("Content-Length"))
-        if rejection is not None:
-            self._send(rejection)
+        text = self.headers.get("Content-Length", "")
+        length = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MAX_BODY_BYTES)) else None
+        if length is None or length > MAX_BODY_BYTES:
+            # The body stays unread, so the connection is closed.
+            code, close = {"code": VALIDATION_FAILED}, (("Connection", "close"),)
+            self._send(ReceiverResponse(HTTPStatus.BAD_REQUEST, code, headers=close))
             return
         body = self.rfile.read(length)
         response = self.server.receiver.receive(self.path, self.headers, body) if len(body) == length else None
@@ -364,21 +334,6 @@ class _ReceiverHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _length_of(content_length: str | None) -> tuple[int, ReceiverResponse | None]:
-    """Return the length of a body, or a rejection that also closes the connection, since the body stays unread."""
-    if content_length is None:
-        return 0, _unread_body(HTTPStatus.LENGTH_REQUIRED)
-    if not (content_length.isascii() and content_length.isdigit()):
-        return 0, _unread_body(HTTPStatus.BAD_REQUEST)
-    if len(content_length) > len(str(MAX_BODY_BYTES)) or int(content_length) > MAX_BODY_BYTES:
-        return 0, _unread_body(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    return int(content_length), None
-
-
-def _unread_body(status: HTTPStatus) -> ReceiverResponse:
-    return ReceiverResponse(status, {"code": VALIDATION_FAILED}, headers=(("Connection", "close"),))
-
-
 def _rejection(verdict: SignatureVerdict, *, is_known: bool) -> ReceiverResponse | None:
     if not verdict.ok:
         return ReceiverResponse(HTTPStatus.UNAUTHORIZED, {"code": SIGNATURE_INVALID})
@@ -400,11 +355,6 @@ def _counts(event: dict[str, Any] | None) -> dict[str, int] | None:
     if not isinstance(change, dict):
         return None
     return {name: change[name] for name in _COUNTS if isinstance(change.get(name), int)}
-
-
-def _code_of(status: int) -> str:
-    named = {401: SIGNATURE_INVALID, 422: VALIDATION_FAILED, 429: WEBHOOK_RATE_LIMITED}
-    return named.get(status, "REQUESTED_FAILURE")
 
 
 def _read_object(body: bytes) -> dict[str, Any] | None:

@@ -8,7 +8,6 @@ import io
 import os
 import re
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -38,8 +37,8 @@ def save(folder: Path, received: Received) -> Path:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     lines = [f"POST {received.path} HTTP/1.1", *(f"{name}: {value}" for name, value in received.headers)]
     content = "\r\n".join(lines).encode("latin-1", "replace") + _HEAD_END + received.body
-    path, handle = _new_file(folder, _name(received))
-    with os.fdopen(handle, "wb") as file:
+    path = folder / f"{_name(received)}.http"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
     return path
 
@@ -74,13 +73,3 @@ def _headers(path: Path, lines: bytes) -> dict[str, str]:
 def _name(received: Received) -> str:
     id_ = received.export_id or received.idempotency_key or received.request_id or "request"
     return f"{received.at:%Y%m%dT%H%M%S.%f}Z-{_UNSAFE.sub('', id_)[:_ID_CHARS] or 'request'}"
-
-
-def _new_file(folder: Path, name: str) -> tuple[Path, int]:
-    for number in count(1):
-        path = folder / (f"{name}.http" if number == 1 else f"{name}-{number}.http")
-        try:
-            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            continue
-    raise AssertionError("count() is infinite")

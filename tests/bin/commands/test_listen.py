@@ -384,23 +384,17 @@ def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[
 
 
 @pytest.mark.parametrize(
-    ("length", "status"),
-    [
-        (None, 411),
-        ("-1", 400),
-        ("two", 400),
-        ("\u00b2".encode("latin-1").decode("latin-1"), 400),  # a digit for isdigit(), but not for int()
-        (str(MAX_BODY_BYTES + 1), 413),
-        ("9" * 5000, 413),
-    ],
+    "length",
+    # The fourth one is a digit for isdigit(), but not for int().
+    [None, "-1", "two", "\u00b2", str(MAX_BODY_BYTES + 1), "9" * 5000],
 )
 def test_a_body_of_unknown_or_enormous_length_is_refused_without_being_read(
-    start: Callable[..., LocalReceiver], length: str | None, status: int
+    start: Callable[..., LocalReceiver], length: str | None
 ) -> None:
     receiver = start()
     head = "POST / HTTP/1.1\r\nHost: x\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
     answer = raw(receiver, head.encode("latin-1"))
-    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"Connection: close" in answer
     assert receiver.received == []
 
