@@ -133,7 +133,10 @@ class GuardedAdapter(BaseAdapter):
         """
         route = self._pool.route(url, exchange.account_id, exchange.certificate)
         message = _message(method, route.start, headers, body)
-        return self._within_deadline(exchange, lambda: route.origin.perform(message, exchange, is_head=method == "HEAD"))
+        if method == "HEAD":
+            # The parser cannot know that the length in a response announces no body.
+            exchange.max_response_bytes = 0
+        return self._within_deadline(exchange, lambda: route.origin.perform(message, exchange))
 
     def begin(self, account_id: AccountId = None, certificate: str | None = None) -> Exchange:
         """Return an exchange with the adapter's own limits, which begins now, for an account and its client certificate."""

@@ -72,13 +72,11 @@ class GuardedConnection(WatchedSocket):
         with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             self.socket.sendall(message)
 
-    def read_response(self, exchange: Exchange, *, is_head: bool) -> ParsedResponse:
+    def read_response(self, exchange: Exchange) -> ParsedResponse:
         """Return the response to what was sent. Raises InvalidResponse, OSError."""
-        parser, receive = self._parser, self.socket.recv
-        parser.read_head(receive)
+        self._parser.read_head(self.socket.recv)
         exchange.first_byte_at = time.monotonic()
-        # The parser cannot know that the length in a response to HEAD announces no body.
-        return parser.read_body(_no_bytes if is_head else receive, exchange.max_response_bytes)
+        return self._parser.read_body(self.socket.recv, exchange.max_response_bytes)
 
 
 class Origin:
@@ -97,7 +95,7 @@ class Origin:
         #: The connection used last is used next, so that with few requests the others become idle and are closed.
         self._kept: list[GuardedConnection] = []
         #: The last resolution of the name, shared by all connections, so that thousands of posts cost one lookup.
-        self._confirmation = Confirmation(-math.inf, None)
+        self._confirmation: Confirmation = (-math.inf, None)
         #: Confirmations up to this time are void: the policy refused an address then.
         self._void_until = -math.inf
         #: Until this time, no connection is kept.
@@ -106,13 +104,13 @@ class Origin:
     def __del__(self) -> None:
         self.close_kept(math.inf)
 
-    def perform(self, message: bytes, exchange: Exchange, *, is_head: bool = False) -> ParsedResponse:
+    def perform(self, message: bytes, exchange: Exchange) -> ParsedResponse:
         """Send a message once and return the response. Raises TransportError, InvalidResponse, OSError."""
         connection = self._take(exchange)
         try:
             exchange.has_sent = True
             connection.send(message)
-            response = connection.read_response(exchange, is_head=is_head)
+            response = connection.read_response(exchange)
         except BaseException as failed:
             connection.close()
             if connection.is_kept and isinstance(failed, ConnectionResetError) and not exchange.is_over():
@@ -181,12 +179,11 @@ class Origin:
         since = max(time.monotonic() - self._dialer.confirmed_for_s, self._void_until)
         if connection.confirmed_at > since:
             return True
-        if self._confirmation.at <= since:
+        if self._confirmation[0] <= since:
             # Several threads at once cause one lookup: the resolver joins concurrent lookups of a name.
             self._confirmation = self._dialer.confirm(self._host, self._port, exchange)
-        confirmation = self._confirmation
-        connection.confirmed_at = confirmation.at
-        return confirmation.covers(connection.address)
+        connection.confirmed_at, addresses = self._confirmation
+        return addresses is None or connection.address in addresses
 
     def _secure(self, connection: GuardedConnection, context: ssl.SSLContext, exchange: Exchange) -> None:
         began_at = time.monotonic()
@@ -278,7 +275,3 @@ class ConnectionPool:
         host = f"[{target.host}]" if ":" in target.host else target.host
         shown = host if target.port == DEFAULT_PORTS[target.scheme] else f"{host}:{target.port}"
         return Route(origin, f" {target.path_and_query} HTTP/1.1\r\nHost: {shown}\r\n")
-
-
-def _no_bytes(_most: int) -> bytes:
-    return b""

@@ -9,8 +9,6 @@ from typing import Final
 from requests.exceptions import ConnectionError as RequestsConnectionError
 from requests.exceptions import ConnectTimeout, ReadTimeout, SSLError
 
-from schemas.url_policy.policy import RefusalReason
-
 
 class TransportError(RequestsConnectionError):
     """A request without a response; `error` is the code."""
@@ -21,11 +19,7 @@ class TransportError(RequestsConnectionError):
 
 
 class TargetRefused(TransportError):
-    """The address policy forbids the URL or an address that its name resolves to; `reason` is the verdict."""
-
-    def __init__(self, reason: RefusalReason) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """The address policy forbids the URL or an address that its name resolves to; `error` is its RefusalReason."""
 
 
 class TransportConnectTimeout(TransportError, ConnectTimeout):

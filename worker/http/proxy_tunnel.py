@@ -56,7 +56,7 @@ def _read_status(connected: socket.socket, until: float) -> int:
         parser.read_head(receive)
     except InvalidResponse:
         raise transport_error("proxy_bad_answer") from None
-    status = parser.read_body(lambda _most: b"").status
+    status = parser.read_body(receive, 0).status
     if 200 <= status < 300 and received.partition(_END)[2]:
         # Bytes after a success would be the target's, which sends nothing before our request; a success never has a body.
         raise transport_error("proxy_bad_answer")

@@ -87,13 +87,6 @@ class _Request(NamedTuple):
     certificate: str | None = None
 
 
-class _OwnHeaders(NamedTuple):
-    """The headers that a target adds, and the secrets in them."""
-
-    headers: dict[str, str]
-    secrets: tuple[str, ...]
-
-
 class _MissingSecret(Exception):
     """A secret that signs for the target is missing; the argument is the error code."""
 
@@ -105,7 +98,6 @@ class SignedPost:
         self._post = post
         self._default_secret = default_secret
         self._open = lru_cache(maxsize=_OPEN_SECRETS)(vault.open)
-        self._open_headers = lru_cache(maxsize=_OPEN_SECRETS)(lambda sealed, at: _own_headers(vault.open(sealed, at)))
 
     def send(self, message: Message) -> Outcome:
         """Send one message and return its outcome; never raises."""
@@ -138,12 +130,13 @@ class SignedPost:
             return _Request(signed_headers(message, secret), message.body, (secret,))
         options, target_id = message.options, message.target_id
         signature = Signature(options.signature)
-        own = _OwnHeaders({}, ())
+        own: dict[str, str] = {}
         if options.headers_sealed is not None:
-            own = self._open_headers(options.headers_sealed, TARGET_HEADERS.context(target_id))
+            own = json.loads(self._open(options.headers_sealed, TARGET_HEADERS.context(target_id)))
+        all_secrets = tuple(part for value in own.values() for part in credentials_of(value) if part)
         body, described = formatted(message.body, BodyFormat(options.format))
         formed = message._replace(body=body)
-        headers, all_secrets = {**own.headers, **_plain_headers(formed), **described}, own.secrets
+        headers = {**own, **_plain_headers(formed), **described}
         if signature.is_service:
             secret = self._secret(message)
             headers |= _service_headers(formed, secret)
@@ -216,11 +209,6 @@ def _standard_headers(message: Message, secret: str) -> dict[str, str]:
         STANDARD_TIMESTAMP_HEADER: str(timestamp),
         STANDARD_SIGNATURE_HEADER: sign_standard(standard_key(secret) or b"", message.key, timestamp, message.body),
     }
-
-
-def _own_headers(text: str) -> _OwnHeaders:
-    headers: dict[str, str] = json.loads(text)
-    return _OwnHeaders(headers, tuple(part for value in headers.values() for part in credentials_of(value) if part))
 
 
 def _is_short(secret: str) -> bool:

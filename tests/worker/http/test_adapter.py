@@ -117,14 +117,14 @@ def test_a_refused_address_is_an_error_of_requests_that_carries_the_verdict(addr
     with session(TargetPolicy(), (address,)) as client, pytest.raises(requests.RequestException) as caught:
         client.get(f"https://{NAME}/in")
     assert isinstance(caught.value, TargetRefused)
-    assert (caught.value.reason, caught.value.request and caught.value.request.url) == (reason, f"https://{NAME}/in")
+    assert (caught.value.error, caught.value.request and caught.value.request.url) == (reason, f"https://{NAME}/in")
     assert address not in str(caught.value)
 
 
 def test_a_refused_url_raises_the_refusal_with_its_reason() -> None:
     with session(TargetPolicy()) as client, pytest.raises(TargetRefused) as caught:
         client.get(f"https://{NAME}:8000/")
-    assert caught.value.reason is RefusalReason.PORT_NOT_ALLOWED
+    assert caught.value.error is RefusalReason.PORT_NOT_ALLOWED
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
