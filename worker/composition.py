@@ -92,15 +92,11 @@ def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClien
     vault = Vault(settings.encryption_keys)
     attempt_options = AttemptOptions(DefaultSecret.of(settings, vault), schedule, clock.now)
     runner = AttemptRunner(client.post, vault, attempt_options, TrackerRunner(client, vault, _console_base(settings)))
-    dispatcher_options = DispatcherOptions(
-        worker_name(),
-        settings.worker_concurrency,
-        settings.sweep_s,
-        clock.now,
-        compare_clocks=clock.compare,
-        count=attempts.count,
+    name, threads = worker_name(), settings.worker_concurrency
+    options = DispatcherOptions(
+        name, threads, settings.sweep_s, clock.now, compare_clocks=clock.compare, count=attempts.count
     )
-    return Dispatcher(runner, dispatcher_options)
+    return Dispatcher(runner, options)
 
 
 def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[BackgroundTask]:
@@ -111,12 +107,8 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     event_options = compose_event_options(settings, now)
     senders = _senders(settings, AT_ONCE)
     events = ticket_events.EventTask(*senders, event_options, ClockGuard(now, clock.compare))
-    chain = audit_chain.AuditChainTask(now)
-    compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
-    recovery = batch_task.recovery_task(wake_ups, now)
     applied_rules, limits = ApprovalRules(settings.target_policy, wake_ups.notify), account_limits(settings)
-    decide_waiting = partial(approval_rules.decide_waiting, applied_rules, now)
     bulk_job = batch_task.bulk_job_task(wake_ups, settings.target_policy, limits, now)
     intake_options = IntakeOptions(limits, applied_rules, settings.fixed_after_runs)
     report_upload = report_uploads.ReportUploadTask(vault, intake_options, now)
@@ -135,10 +127,10 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
         AccountTask("validations", validation.claim, validation.validate, validations.POLL_S),
         BackgroundTask("event-forming", partial(ticket_events.form_events, event_options), ticket_events.POLL_S),
         AccountTask("ticket-events", events.claim, events.send, ticket_events.POLL_S),
-        BackgroundTask("audit-chain", chain.run_once, audit_chain.POLL_S, takes_wake_ups=False),
-        BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
-        BackgroundTask("approval-rules", decide_waiting, approval_rules.POLL_S),
-        BackgroundTask("recoveries", recovery.run_once, batch_task.POLL_S),
+        BackgroundTask("audit-chain", audit_chain.AuditChainTask(now).run_once, audit_chain.POLL_S, takes_wake_ups=False),
+        BackgroundTask("compliance", compliance.ComplianceTask(vault, worker_name(), now).run_once, compliance.POLL_S),
+        BackgroundTask("approval-rules", partial(approval_rules.decide_waiting, applied_rules, now), approval_rules.POLL_S),
+        BackgroundTask("recoveries", batch_task.recovery_task(wake_ups, now).run_once, batch_task.POLL_S),
         BackgroundTask("bulk_jobs", bulk_job.run_once, batch_task.POLL_S),
         BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S),
         BackgroundTask("retention", deletion.run_once, retention.POLL_S, takes_wake_ups=False),

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
@@ -78,10 +77,12 @@ class _Daemon:
         self._tasks = [*compose_background_tasks(settings, clock), early_wake_ups(settings.redis_url, self._dispatcher.wake)]
         self._wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
         self._may_notify_at = 0.0
-        self._stop_signal = _StopSignal(self._stop)
+        self._stop_requested_at: float | None = None
 
     def start(self) -> None:
         """Start all threads; each begins its first run immediately."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
         jobs.install(self._on_wake_up)
         self._dispatcher.start()
         for task in self._tasks:
@@ -89,9 +90,9 @@ class _Daemon:
 
     def listen(self) -> None:
         """Take wake-ups until a signal comes; after an outage of Redis listen again."""
-        while not self._stop_signal.is_requested():
-            listen(self._settings.redis_url, self._stop_signal.is_requested)
-            if not self._stop_signal.is_requested():
+        while not self._is_stopping():
+            listen(self._settings.redis_url, self._is_stopping)
+            if not self._is_stopping():
                 time.sleep(REDIS_RETRY_S)
 
     def join(self) -> bool:
@@ -102,11 +103,19 @@ class _Daemon:
             task.join(timeout_s)
         return has_ended
 
-    def _stop(self) -> None:
-        """Begin nothing more. Takes no lock: a signal handler calls it."""
-        self._dispatcher.stop()
-        for task in self._tasks:
-            task.stop()
+    def _is_stopping(self) -> bool:
+        return self._stop_requested_at is not None
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Begin nothing more. Takes no lock, and raises nothing in the code that the signal interrupts."""
+        now = time.monotonic()
+        if self._stop_requested_at is None:
+            self._stop_requested_at = now
+            self._dispatcher.stop()
+            for task in self._tasks:
+                task.stop()
+        elif now - self._stop_requested_at > ECHO_S:
+            os._exit(1)
 
     def _on_wake_up(self) -> None:
         self._wake_ups.acknowledge()
@@ -119,24 +128,3 @@ class _Daemon:
         if self._dispatcher.has_work_for_other_workers and time.monotonic() >= self._may_notify_at:
             self._may_notify_at = time.monotonic() + PASS_ON_EVERY_S
             self._wake_ups.notify()
-
-
-class _StopSignal:
-    """Calls `on_stop` at SIGTERM or SIGINT; the handler takes no lock and raises nothing in the code it interrupts."""
-
-    def __init__(self, on_stop: Callable[[], None]) -> None:
-        self._on_stop = on_stop
-        self._requested_at: float | None = None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-
-    def is_requested(self) -> bool:
-        return self._requested_at is not None
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        now = time.monotonic()
-        if self._requested_at is None:
-            self._requested_at = now
-            self._on_stop()
-        elif now - self._requested_at > ECHO_S:
-            os._exit(1)
