@@ -102,14 +102,15 @@ def verify(
     moment cannot both pass; it must store it for 2 * `tolerance_s`. It is called last, with signed nonces only: a forger can
     neither fill it nor use up a nonce. Returns a verdict for any headers. Raises ValueError without a usable secret.
     """
-    values, refusal = _read(headers)
-    if refusal is not None:
-        return refusal
-    signature, timestamp_text, nonce = values
-    refusal = _check_form(signature, timestamp_text, nonce) or _check_age(int(timestamp_text), now, tolerance_s)
-    if refusal is not None:
-        return refusal
-    if not _matches(_as_sequence(secrets), signature, int(timestamp_text), nonce, body):
+    values = _read(headers)
+    if isinstance(values, SignatureVerdict):
+        return values
+    timestamp, nonce = int(values["timestamp"]), values["nonce"]
+    if now - timestamp > tolerance_s:
+        return SignatureVerdict.TIMESTAMP_STALE
+    if timestamp - now > tolerance_s:
+        return SignatureVerdict.TIMESTAMP_FUTURE
+    if not _matches(_as_sequence(secrets), values["signature"], timestamp, nonce, body):
         return SignatureVerdict.SIGNATURE_WRONG
     return SignatureVerdict.NONCE_REPLAYED if seen(nonce) else SignatureVerdict.OK
 
@@ -125,46 +126,24 @@ def hmac_sha256(secret: bytes, message: bytes) -> bytes:
     return hmac.digest(secret, message, "sha256")
 
 
-_READ_IN_ORDER = (
-    (SIGNATURE_HEADER.lower(), SignatureVerdict.SIGNATURE_MISSING, SignatureVerdict.SIGNATURE_REPEATED),
-    (TIMESTAMP_HEADER.lower(), SignatureVerdict.TIMESTAMP_MISSING, SignatureVerdict.TIMESTAMP_REPEATED),
-    (NONCE_HEADER.lower(), SignatureVerdict.NONCE_MISSING, SignatureVerdict.NONCE_REPEATED),
-)
+#: The header of each part, in the order in which a missing one is reported.
+_HEADERS = {"signature": SIGNATURE_HEADER, "timestamp": TIMESTAMP_HEADER, "nonce": NONCE_HEADER}
+#: The form of each part, in the order in which a malformed one is reported.
+_FORMS = {"timestamp": _TIMESTAMP, "nonce": _NONCE, "signature": _SIGNATURE}
 
 
-def _read(headers: Headers) -> tuple[list[str], SignatureVerdict | None]:
-    """Return the three values in the order of _READ_IN_ORDER, or the first verdict against them."""
-    found: dict[str, list[str]] = {}
-    for name, value in headers.items():
-        found.setdefault(name.lower(), []).append(value)
-    values: list[str] = []
-    for name, missing, repeated in _READ_IN_ORDER:
-        match found.get(name, []):
-            case []:
-                return [], missing
-            case [value]:
-                values.append(value)
-            case _:
-                return [], repeated
-    return values, None
-
-
-def _check_form(signature: str, timestamp: str, nonce: str) -> SignatureVerdict | None:
-    if not _TIMESTAMP.fullmatch(timestamp):
-        return SignatureVerdict.TIMESTAMP_MALFORMED
-    if not _NONCE.fullmatch(nonce):
-        return SignatureVerdict.NONCE_MALFORMED
-    if not _SIGNATURE.fullmatch(signature):
-        return SignatureVerdict.SIGNATURE_MALFORMED
-    return None
-
-
-def _check_age(timestamp: int, now: int, tolerance_s: int) -> SignatureVerdict | None:
-    if now - timestamp > tolerance_s:
-        return SignatureVerdict.TIMESTAMP_STALE
-    if timestamp - now > tolerance_s:
-        return SignatureVerdict.TIMESTAMP_FUTURE
-    return None
+def _read(headers: Headers) -> dict[str, str] | SignatureVerdict:
+    """Return the three parts, or the first verdict against them."""
+    values: dict[str, str] = {}
+    for part, header in _HEADERS.items():
+        found = [value for name, value in headers.items() if name.lower() == header.lower()]
+        if len(found) != 1:
+            return SignatureVerdict(f"{part}_repeated" if found else f"{part}_missing")
+        values[part] = found[0]
+    for part, form in _FORMS.items():
+        if not form.fullmatch(values[part]):
+            return SignatureVerdict(f"{part}_malformed")
+    return values
 
 
 def _as_sequence(secrets: bytes | Sequence[bytes]) -> Sequence[bytes]:
