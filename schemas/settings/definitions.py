@@ -520,12 +520,6 @@ def unknown_names(env_file: Path | None = None) -> dict[str, str | None]:
     return {name if near or NAME.fullmatch(name) else f"{name[:2]}…": near for name, near in meant.items()}
 
 
-def empty_files(env_file: Path) -> list[str]:
-    """Return each `<NAME>_FILE` that names a file without a value; call this after `load_settings`, as above."""
-    env = _Environment(env_file)
-    return [each.name + FILE_SUFFIX for each in SETTINGS if env.has_empty_file(each.name)]
-
-
 def find_env_file() -> Path:
     """Return the file named by RISKRELAY_ENV_FILE, or `.env` of the installation; the current folder has no influence."""
     return INSTALLATION / (os.environ.get(ENV_FILE_VARIABLE) or ".env")
@@ -580,10 +574,6 @@ class _Environment(Env):
             # Also for an empty file: an empty secret would count as a configured one.
             return None
         return self.value(setting.name, setting.default or "", parse=setting.parse)
-
-    def has_empty_file(self, name: str) -> bool:
-        """Whether the file of a setting has no value."""
-        return bool(self._raw(name + FILE_SUFFIX)) and not self._get_value(name, "")
 
     def _get_value(self, env_key: str, default: Any) -> Any:
         # An exception here would end the report at the first mistake.

@@ -77,16 +77,6 @@ def test_private_files_are_not_written_through_symbolic_links(tmp_path: Path) ->
     assert elsewhere.read_text() == "theirs"
 
 
-def test_init_does_not_write_through_a_symbolic_link_in_place_of_its_draft(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.write_text("theirs")
-    (tmp_path / ".env.new").symlink_to(elsewhere)
-    refused = run(tmp_path, "init")
-    assert (refused.returncode, "another init is running" in refused.stderr) == (1, True)
-    assert elsewhere.read_text() == "theirs"
-    assert not (tmp_path / ".env").exists()
-
-
 def test_no_command_accepts_a_secret_as_an_argument(tmp_path: Path) -> None:
     """Every user of the machine can read the command lines of all processes."""
     shell = Shell(tmp_path, f"sqlite:///{tmp_path}/none.db")
