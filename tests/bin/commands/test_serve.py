@@ -1,13 +1,11 @@
 """The service and workers check the installation at their start, and apply its default secret to the targets."""
 
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from bin.cli.installation import WrongSettings, database_at
-from bin.cli.output import Refused
-from bin.commands.installation.serve import require_startable, require_temporary_folder
+from bin.commands.installation.serve import require_startable
 from storage.db.engine import connection
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
@@ -45,12 +43,3 @@ def test_a_start_without_keys_is_refused_and_changes_nothing(database_url: str, 
         require_startable(settings)
     with database_at(database_url), connection():
         assert targets.get(target.id, DefaultSecret()).status == "active"
-
-
-def test_a_start_without_a_temporary_folder_is_refused_with_the_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    require_temporary_folder()
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: [str(tmp_path / "missing")])
-    with pytest.raises(Refused, match="set TMPDIR"):
-        require_temporary_folder()
