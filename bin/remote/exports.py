@@ -34,11 +34,10 @@ _NO_PROGRESS_S: Final = 60.0
 
 def _list(api: ApiClient, *, limit: int | None, is_all: bool, as_json: bool, sort: str, **filters: Any) -> None:
     shown = shown_of(limit, as_json, is_all)
-    export_bulk.read_filters({name: filters[name] for name in export.READ_FILTERS})
-    several = {"statuses": "status", "severities": "severity", "project_ids": "project_id", "target_ids": "target_id"}
-    query = {several.get(name, name): _joined(value) for name, value in filters.items()}
+    query = export_bulk.given_filters(filters)
+    export_bulk.read_filters(query)
     records = api.items(_EXPORTS, shown, **query, sort=sort)
-    export.print_list(records, as_json, is_filtered=any(query.values()))
+    export.print_list(records, as_json, is_filtered=bool(query))
     if not as_json and shown is not None and len(records) == shown:
         export.print_rest(api.get(_EXPORTS, **query, limit=1)["total"], shown)
 
@@ -206,10 +205,6 @@ def _shown_or_cancelled(
     if shown_id is not None:
         return api.get(path_to(template, **{name: shown_id}))
     return api.post(path_to(f"{template}/cancel", **{name: cancelled_id}))
-
-
-def _joined(value: Any) -> str | None:
-    return (",".join(map(str, value)) if isinstance(value, tuple) else value) or None
 
 
 _WITHOUT: Final = ("account_id",)

@@ -517,7 +517,7 @@ def test_exports_are_listed_by_status_severity_project_and_target(shell: Shell, 
 
     record = shell.json("export", "approve", export_id, "--target", target_id)
     severity = record["ticket"]["severity"]
-    every = ("--status", "prepared,approved", "--severity", f"info, {severity}", "--project", "1", "--target", target_id)
+    every = ("--status", "prepared,approved", "--severity", f"info,{severity}", "--project", "1", "--target", target_id)
     assert listed(*every) == 1
     for options in (("--status", "failed"), ("--project", "2,3"), ("--target", f"tgt_{'0' * 26}"), ("--severity", "low")):
         assert listed(*every, *options) == 0
@@ -529,7 +529,7 @@ def test_exports_are_listed_by_status_severity_project_and_target(shell: Shell, 
         assert shell.run("export", "list", *options).exit_code != 0
     assert shell.run("export", "list", "--status", "failed").stdout == "No exports match.\n"
     wrong = shell.run("export", "list", "--status", "failed,lost")
-    assert (wrong.exit_code, "'lost' is not one of 'prepared', 'approved'" in wrong.stderr) == (2, True)
+    assert (wrong.exit_code, "--status: " in wrong.stderr) == (2, True)
 
 
 def test_a_prepared_export_is_dismissed_and_restored(shell: Shell, export_id: str, target_id: str) -> None:

@@ -4,7 +4,7 @@
 worker; when killed, a worker takes over once the lease expires.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, BinaryIO, Final
@@ -12,12 +12,13 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.account_option import account_option, account_or_only
+from bin.cli.database_command import with_database
 from bin.cli.installation import opened
-from bin.cli.option_types import LIMIT, ROW_ID, Parsed, ValueList, require_one, several_of
+from bin.cli.option_types import LIMIT, Parsed, require_one
 from bin.cli.output import Refused, echo
 from bin.cli.records import SHOWN, Record, RecordTable, json_option, print_record, shown_of
 from bin.cli.request_bodies import given, parse_strictly, read_limited
-from bin.commands.exports.export_bulk import bulk, process, read_filters
+from bin.commands.exports.export_bulk import bulk, filter_options, given_filters, process, read_filters
 from bin.commands.exports.export_decisions import approve, dismiss, edit, print_export, restore, retry, snooze, split
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
@@ -28,14 +29,11 @@ from schemas.base.printable import printable
 from schemas.exports.record import export_record, listed_record
 from schemas.exports.recoveries import RecoveryStatus, parse_since
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.ticket import SOURCE_TYPES
-from schemas.intake.scanner import SEVERITIES
 from schemas.settings.definitions import Settings
 from schemas.triage.export_filter import ExportQuery, ExportSort
 from service.operations import recoveries as operations
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
-from storage.db import identifiers
 from storage.db.leases import BatchProgress
 from storage.exports import attempts, queries, recoveries
 from storage.exports.search import export_list
@@ -52,52 +50,29 @@ RECOVERIES = RecordTable(
 )
 
 
-def _either(words: Iterable[str]) -> str:
-    *first, last = words
-    return f"{', '.join(first)} or {last}"
-
-
 HOW_TO_RECOVER: Final = "Use --target with --since, or one of --show, --cancel and --list."
-#: Filters that are parsed like those of the API.
-READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
-_TARGET_ID: Final = Parsed(
-    lambda text: text if identifiers.is_id(identifiers.TARGET, text) else None,
-    "Use the id of a target; see `bin/riskrelay target list`.",
-)
-
 export: Final = click.Group("export")
 
 
 @export.command("list")
-@click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account.")
-@click.option("--status", "statuses", type=several_of(ExportStatus), default=(), help=f"Only {_either(ExportStatus)}.")
-@click.option("--severity", "severities", type=several_of(SEVERITIES), default=(), help=f"Only {_either(SEVERITIES)}.")
-@click.option("--project", "project_ids", type=ValueList(ROW_ID), default=(), help="Only exports of these projects.")
-@click.option("--target", "target_ids", type=ValueList(_TARGET_ID), default=(), help="Only exports for these targets.")
-@click.option("--source", help=f"Only exports from {_either(SOURCE_TYPES)}.")
-@click.option("--rule", help="Only exports of these rule codes.")
-@click.option("--host", help="Only exports with a page on these hosts.")
-@click.option("--search", "q", help="Only exports with all these words in title, description or URL.")
-@click.option("--created-after", help="Only exports prepared at this time (RFC 3339) or later.")
-@click.option("--created-before", help="Only exports prepared before this time (RFC 3339).")
+@filter_options("--target")
 @click.option(
     "--sort", type=click.Choice([*map(str, ExportSort)]), default="-created_at", help="The order; default: -created_at."
 )
 @click.option("--limit", type=LIMIT, help=f"Maximum number of exports; default: {SHOWN} in a table, all in JSON.")
 @click.option("--all", "is_all", is_flag=True, help="List every export, also in a table.")
 @json_option
-def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, **filters: Any) -> None:
+def list_exports(account_id: int | None, limit: int | None, is_all: bool, as_json: bool, sort: str, **filters: Any) -> None:
     """List exports, newest first, or in the order of --sort.
 
-    All filters except --account, --search and the times accept several values, separated by commas.
+    All filters except --account, --search and the times accept several values, separated by commas without spaces.
 
     Example: riskrelay export list --status failed,blocked --severity high,critical
 
     Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.
     """
     shown = shown_of(limit, as_json, is_all)
-    read = read_filters({name: filters.pop(name) for name in READ_FILTERS})
-    query = replace(read, **filters)
+    query = replace(read_filters(given_filters(filters)), account_id=account_id)
     with opened():
         now = utc_now()
         records = [listed_record(each, now) for each in export_list.list_page(query, ExportSort(sort), shown)]
@@ -138,20 +113,6 @@ def show(export_id: str, as_json: bool) -> None:
             echo(f"Target {shown.target_id} was removed.")
 
 
-@export.command("open")
-@click.argument("export_id")
-@json_option
-def open_ticket(export_id: str, as_json: bool) -> None:
-    """Print the URL of the ticket at its target.
-
-    Example: xdg-open "$(riskrelay export open exp_…)"
-
-    Exit codes: 0 printed, 1 not found or no URL, 2 wrong usage.
-    """
-    with opened():
-        print_link(export_record(queries.get(export_id), utc_now()), as_json)
-
-
 def print_link(shown: Record, as_json: bool) -> None:
     """Print the link of an export's ticket. Raises Refused if it has none."""
     ticket = shown.get("provider_ticket")
@@ -164,10 +125,23 @@ def print_link(shown: Record, as_json: bool) -> None:
         echo(printable(ticket["url"]))
 
 
+@export.command("open")
+@click.argument("export_id")
+@with_database(print_link)
+def open_ticket(export_id: str) -> Record:
+    """Print the URL of the ticket at its target.
+
+    Example: xdg-open "$(riskrelay export open exp_…)"
+
+    Exit codes: 0 printed, 1 not found or no URL, 2 wrong usage.
+    """
+    return export_record(queries.get(export_id), utc_now())
+
+
 @export.command("attempts")
 @click.argument("export_id")
-@json_option
-def list_attempts(export_id: str, as_json: bool) -> None:
+@with_database(ATTEMPTS.show)
+def list_attempts(export_id: str) -> list[Record]:
     """List the delivery attempts of an export, newest first, with address and response.
 
     Responses are kept up to 2 KiB, without secrets. Only the operator sees them.
@@ -176,8 +150,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 
     Exit codes: 0 listed, 1 not found, 2 wrong usage.
     """
-    with opened():
-        ATTEMPTS.show([dump_details(each) for each in attempts.list_details(export_id)], as_json)
+    return [dump_details(each) for each in attempts.list_details(export_id)]
 
 
 @export.command()

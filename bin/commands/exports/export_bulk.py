@@ -18,7 +18,7 @@ from bin.cli.interruption import Interruption
 from bin.cli.option_types import ROW_ID, options, require_one
 from bin.cli.output import Refused, echo
 from bin.cli.records import Command, RecordTable, json_option, print_record
-from bin.cli.request_bodies import checked
+from bin.cli.request_bodies import checked, present
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
@@ -49,48 +49,58 @@ BULK_JOBS: Final = RecordTable(
 
 HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."
 
-#: The options that filter exports, each with the API's filter and the help. Several values are separated by commas.
-_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "--status": ("status", "Decide on exports with these statuses; default: all statuses that the decision can change."),
-    "--severity": ("severity", "Decide on exports with these severities."),
-    "--project": ("project_id", "Decide on exports of these projects."),
-    "--source": ("source", "Decide on exports from these kinds of source."),
-    "--rule": ("rule", "Decide on exports of these rule codes."),
-    "--host": ("host", "Decide on exports with a page on this host."),
-    "--search": ("q", "Decide on exports with these words in title, description or URL."),
-    "--created-after": ("created_after", "Decide on exports prepared at this time (RFC 3339) or later."),
-    "--created-before": ("created_before", "Decide on exports prepared before this time (RFC 3339)."),
+#: The option of each filter of the API. The target of a decision is another option than its filter by target.
+_OPTION_OF: Final = {
+    "status": "--status",
+    "severity": "--severity",
+    "project_id": "--project",
+    "source": "--source",
+    "rule": "--rule",
+    "host": "--host",
+    "q": "--search",
+    "created_after": "--created-after",
+    "created_before": "--created-before",
 }
-_OF_TARGET: Final = {"--of-target": ("target_id", "Decide on exports for these targets.")}
+_FIELDS: Final = ExportFilterForm().fields
 
 
-#: The option of each filter.
-_OPTION_OF: Final = {name: option for option, (name, _) in {**_OPTIONS, **_OF_TARGET}.items()}
+def filter_options(target_option: str | None = None) -> Callable[[Command], Command]:
+    """Add the options that filter exports; with `target_option`, also the filter by target."""
+    names = {**_OPTION_OF, **({"target_id": target_option} if target_option else {})}
+    return options(
+        *(
+            click.option(option, f"filter_{name}", help=_FIELDS[name].metadata["description"])
+            for name, option in names.items()
+        ),
+        click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account."),
+    )
 
 
-def read_filters(filters: Mapping[str, Any]) -> ExportQuery:
+def bulk_options(target_option: str | None = None) -> Callable[[Command], Command]:
+    """Add the options that decide on every export that filters match; the default statuses are those that can change."""
+    confirmed = click.option("--yes", "is_confirmed", is_flag=True, help="With filters: do not ask for confirmation.")
+    return options(filter_options(target_option), confirmed)
+
+
+def given_filters(given: Mapping[str, Any]) -> dict[str, str]:
+    """Return the filters that were given among the options, by their names in the API."""
+    return present({name.removeprefix("filter_"): each for name, each in given.items() if name.startswith("filter_")})
+
+
+def read_filters(filters: Mapping[str, str]) -> ExportQuery:
     """Return the query of filters as the API reads them. Raises UsageError, which names their options."""
     try:
         query: ExportQuery = checked(ExportFilterForm(), filters)
     except ValidationFailed as invalid:
-        named = ((_OPTION_OF[each.path.split("/")[1]], each.message) for each in invalid.problems)
+        problems = ((each.path.split("/")[1], each.message) for each in invalid.problems)
+        named = ((_OPTION_OF.get(name, "Target"), message) for name, message in problems)
         raise click.UsageError(" ".join(f"{option}: {message}" for option, message in named)) from None
     return query
 
 
-def filter_options(*, has_targets: bool = False) -> Callable[[Command], Command]:
-    """Add the options that filter exports; with `has_targets`, also the filter by target."""
-    filters = {**_OPTIONS, **(_OF_TARGET if has_targets else {})}
-    return options(
-        *(click.option(option, f"filter_{name}", help=text) for option, (name, text) in filters.items()),
-        click.option("--account", "account_id", type=ROW_ID, help="Decide on exports of this account."),
-        click.option("--yes", "is_confirmed", is_flag=True, help="With filters: do not ask for confirmation."),
-    )
-
-
 def decides_on_many(export_id: str | None, given: Mapping[str, Any]) -> bool:
     """Return whether a command has filters instead of one export's id. Raises UsageError for both or neither."""
-    is_filtered = any(value is not None for name, value in given.items() if name.startswith("filter_"))
+    is_filtered = bool(given_filters(given))
     if export_id is not None and (is_filtered or given["is_confirmed"] or given.get("account_id") is not None):
         raise click.UsageError("Use an export's id or filters, not both.")
     if export_id is None and not is_filtered:
@@ -165,10 +175,8 @@ def _account_of(decision: BulkDecision, query: ExportQuery) -> int:
 
 def filters_of(action: BulkAction, given: Mapping[str, Any]) -> dict[str, str]:
     """Return the filters among the options; by default the statuses are those that the decision can change."""
-    named = {name.removeprefix("filter_"): value for name, value in given.items() if name.startswith("filter_")}
     sources = sorted(each.value for each in TRANSITIONS[Transition(action.value)].sources)
-    named["status"] = ",".join(sources) if named["status"] is None else named["status"]
-    return {name: value for name, value in named.items() if value is not None}
+    return {"status": ",".join(sources), **given_filters(given)}
 
 
 def require_few(count: int | None) -> int:

@@ -5,12 +5,13 @@ from typing import Any, BinaryIO, Final
 
 import click
 
+from bin.cli.database_command import with_database
 from bin.cli.installation import opened
 from bin.cli.option_types import TEXT, ValueList
 from bin.cli.output import Refused
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked, read_limited
-from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options, refused_urls
+from bin.commands.exports.export_bulk import bulk_options, decide_on_matching, decides_on_many, refused_urls
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.exports.decisions import DismissalReason
@@ -18,10 +19,15 @@ from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, Expor
 from schemas.exports.recoveries import parse_until
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
-from service.operations.wiring import build_operations
+from service.operations.wiring import Operations, build_operations
 
 #: The exports of one ticket that was approved for several targets.
 APPROVED: Final = RecordTable(("id", "status", "target_id"), "")
+
+
+def print_export(record: Export, as_json: bool) -> None:
+    """Print an export as it is now."""
+    print_record(export_record(record, utc_now()), as_json)
 
 
 @click.command()
@@ -33,7 +39,7 @@ APPROVED: Final = RecordTable(("id", "status", "target_id"), "")
     required=True,
     help="The target's id. With EXPORT_ID, several ids separated by commas are possible: each target gets an export.",
 )
-@filter_options()
+@bulk_options()
 @json_option
 def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, **filters: Any) -> None:
     """Approve a prepared export, or all that match filters, for a target; a worker delivers them.
@@ -66,7 +72,7 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
 @click.argument("export_id", required=False)
 @click.option("--reason", type=click.Choice([*map(str, DismissalReason)]), help="The reason.")
 @click.option("--note", help="A note for other people; may have several lines.")
-@filter_options()
+@bulk_options()
 @json_option
 def dismiss(export_id: str | None, reason: str | None, note: str | None, as_json: bool, **filters: Any) -> None:
     """Dismiss a prepared export, or all that match filters.
@@ -88,7 +94,7 @@ def dismiss(export_id: str | None, reason: str | None, note: str | None, as_json
 
 @click.command()
 @click.argument("export_id", required=False)
-@filter_options()
+@bulk_options()
 @json_option
 def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
     """Make a dismissed export, or all that match filters, prepared again, or end a snooze.
@@ -112,32 +118,28 @@ def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
     help="The time at which the snooze ends: RFC 3339, a date (UTC), or a time from now such as 14d, 12h, 30m.",
 )
 @click.option("--until-seen", is_flag=True, help="Snooze until one of its findings is seen again.")
-@json_option
-def snooze(export_id: str, until: str | None, until_seen: bool, as_json: bool) -> None:
+@with_database(print_export, build_operations)
+def snooze(operations: Operations, export_id: str, until: str | None, until_seen: bool) -> Export:
     """Snooze a prepared export; it stays prepared, and an approval ends the snooze.
 
     Example: riskrelay export snooze exp_… --until 14d
 
     Exit codes: 0 snoozed, 1 refused, 2 wrong usage.
     """
-    moment = snoozed_until(until, until_seen)
-    with opened() as settings:
-        print_export(build_operations(settings).exports.snooze(export_id, OPERATOR, moment), as_json)
+    return operations.exports.snooze(export_id, OPERATOR, snoozed_until(until, until_seen))
 
 
 @click.command()
 @click.argument("export_id")
-@json_option
-def split(export_id: str, as_json: bool) -> None:
+@with_database(build=build_operations)
+def split(operations: Operations, export_id: str) -> Record:
     """Turn a prepared group into one export for each of its findings.
 
     Example: riskrelay export split exp_…
 
     Exit codes: 0 split, 1 refused, 2 wrong usage.
     """
-    with opened() as settings:
-        ids = build_operations(settings).exports.split(export_id, OPERATOR)
-        print_record({"ticket_exports": ids}, as_json)
+    return {"ticket_exports": operations.exports.split(export_id, OPERATOR)}
 
 
 @click.command()
@@ -172,7 +174,7 @@ def edit(export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json
 @click.option(
     "--target", "target_id", help="The id of another active target of the account; default: the export's own target."
 )
-@filter_options(has_targets=True)
+@bulk_options("--of-target")
 @json_option
 def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters: Any) -> None:
     """Redeliver a failed or blocked export, or all that match filters, with a new retry schedule.
@@ -195,11 +197,6 @@ def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters
         record = operations.exports.retry(export_id, OPERATOR, validation, target_id)
         operations.wake_workers()
         print_export(record, as_json)
-
-
-def print_export(record: Export, as_json: bool) -> None:
-    """Print an export as it is now."""
-    print_record(export_record(record, utc_now()), as_json)
 
 
 def snoozed_until(until: str | None, until_seen: bool) -> datetime | None:
