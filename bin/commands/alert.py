@@ -8,9 +8,10 @@ from typing import Any, Final
 
 import click
 
+from bin.cli.database_command import with_database
 from bin.cli.installation import checked_settings, opened
 from bin.cli.output import Refused
-from bin.cli.records import RecordTable, all_pages, json_option, print_record
+from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record
 from runtime.clock import utc_now
 from schemas.alerts.alert import Alert, describe
 from schemas.alerts.messages import trial_body
@@ -55,17 +56,16 @@ def test(as_json: bool) -> None:
 
 @alert.command()
 @click.argument("alert_id")
-@json_option
-def acknowledge(alert_id: str, as_json: bool) -> None:
+@with_database()
+def acknowledge(alert_id: str) -> Record:
     """Silence an open alert until it occurs again.
 
     Example: riskrelay alert acknowledge alr_…
 
     Exit codes: 0 silenced or ended, 1 not found, 2 wrong settings.
     """
-    with opened():
-        alerts.acknowledge(alert_id, OPERATOR, is_operator=True)
-        print_record({"id": alert_id, "is_silent": True}, as_json)
+    alerts.acknowledge(alert_id, OPERATOR, is_operator=True)
+    return {"id": alert_id, "is_silent": True}
 
 
 @alert.command("list")

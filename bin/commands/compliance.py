@@ -9,14 +9,16 @@ from typing import Final
 
 import click
 
+from bin.cli.database_command import with_database
 from bin.cli.installation import alone, opened
 from bin.cli.option_types import LIMIT
-from bin.cli.output import Refused, echo
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.private_files import write_private
+from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.api.administration import dump_compliance_request
 from schemas.base.principal import OPERATOR
+from schemas.settings.definitions import Settings
 from storage.compliance import erasure_replay, recipients
 from storage.compliance import requests as ledger
 from storage.db.locks import Lock
@@ -30,6 +32,10 @@ REQUESTS: Final = RecordTable(
 )
 #: The most tickets at targets that `show` lists.
 MAX_RECIPIENTS: Final = 1_000
+
+
+def _vault(settings: Settings) -> Vault:
+    return Vault(settings.encryption_keys)
 
 
 compliance: Final = click.Group("compliance")
@@ -57,23 +63,22 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
 
 
 @compliance.command("list")
-@json_option
-def list_requests(as_json: bool) -> None:
+@with_database(REQUESTS.show)
+def list_requests() -> list[Record]:
     """List compliance requests: waiting ones by due date, then finished ones, newest first.
 
     Example: riskrelay compliance list --json
 
     Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
-    with opened():
-        REQUESTS.show([dump_compliance_request(each, utc_now()) for each in ledger.list_all()], as_json)
+    return [dump_compliance_request(each, utc_now()) for each in ledger.list_all()]
 
 
 @compliance.command()
 @click.argument("request_id")
 @click.option("--report", "with_report", is_flag=True, help="Include the personal data that a data request found.")
-@json_option
-def show(request_id: str, with_report: bool, as_json: bool) -> None:
+@with_database(build=_vault)
+def show(vault: Vault, request_id: str, with_report: bool) -> Record:
     """Show one compliance request.
 
     Includes the targets that received the data that it redacted, and whether they accepted the redaction.
@@ -82,19 +87,18 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
 
     Exit codes: 0 shown, 1 not found or its report cannot be decrypted, 2 wrong usage.
     """
-    with opened() as settings:
-        record = dump_compliance_request(ledger.get(request_id), utc_now())
-        received = recipients.of_requests([request_id], MAX_RECIPIENTS).get(request_id, [])
-        record["recipients"] = [each.record() for each in received]
-        if with_report:
-            record["report"] = ledger.report_of(request_id, Vault(settings.encryption_keys))
-        print_record(record, as_json)
+    record = dump_compliance_request(ledger.get(request_id), utc_now())
+    received = recipients.of_requests([request_id], MAX_RECIPIENTS).get(request_id, [])
+    record["recipients"] = [each.record() for each in received]
+    if with_report:
+        record["report"] = ledger.report_of(request_id, vault)
+    return record
 
 
 @compliance.command()
 @click.argument("request_id")
-@json_option
-def repeat(request_id: str, as_json: bool) -> None:
+@with_database()
+def repeat(request_id: str) -> Record:
     """Repeat the finished erasure of a shop that was installed and removed again.
 
     The platform's second webhook has the same bytes as the first, so RiskRelay accepts it and erases nothing.
@@ -103,9 +107,8 @@ def repeat(request_id: str, as_json: bool) -> None:
 
     Exit codes: 0 the request waits for a worker, 1 not found, not done or about a person, 2 wrong usage.
     """
-    with opened():
-        ledger.repeat(request_id, utc_now(), OPERATOR.key)
-        print_record(dump_compliance_request(ledger.get(request_id), utc_now()), as_json)
+    ledger.repeat(request_id, utc_now(), OPERATOR.key)
+    return dump_compliance_request(ledger.get(request_id), utc_now())
 
 
 @compliance.command()
@@ -121,16 +124,7 @@ def export(file: Path | None) -> None:
     Exit codes: 0 written, 1 write failed or database unavailable, 2 wrong usage or settings.
     """
     with opened():
-        if file is None:
-            for line in erasure_replay.lines():
-                echo(line, nl=False)
-            return
-        try:
-            # Create the folder, as `backup` does: this may be its first file.
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            erasure_replay.save(file)
-        except OSError as failed:
-            raise Refused(f"{file} cannot be written: {failed.strerror}.") from None
+        write_private(file, erasure_replay.lines())
 
 
 def _process(task: ComplianceTask, limit: int) -> None:

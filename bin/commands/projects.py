@@ -6,10 +6,11 @@ from typing import Final
 import click
 
 from bin.cli.account_option import account_option, account_or_only
+from bin.cli.database_command import with_database
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, Parsed
 from bin.cli.private_files import write_private
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import Record, RecordTable
 from bin.cli.request_bodies import FieldText
 from runtime.clock import utc_now
 from schemas.accounts.forms import NewProjectForm
@@ -48,18 +49,17 @@ report: Final = click.Group("report")
     show_default=True,
     help="How findings become tickets: one ticket for each rule, or one for each finding.",
 )
-@json_option
-def add_project(name: str, account_id: int | None, shop_domain: str | None, ticket_grouping: str, as_json: bool) -> None:
+@with_database()
+def add_project(name: str, account_id: int | None, shop_domain: str | None, ticket_grouping: str) -> Record:
     """Create a project.
 
     Example: riskrelay project add 'Shop'
 
     Exit codes: 0 created, 1 refused, 2 wrong usage.
     """
-    with opened():
-        grouping = TicketGrouping(ticket_grouping)
-        made = operations.add(name, account_or_only(account_id), shop_domain, grouping, OPERATOR)
-        print_record(dump(ProjectResponse, made), as_json)
+    grouping = TicketGrouping(ticket_grouping)
+    made = operations.add(name, account_or_only(account_id), shop_domain, grouping, OPERATOR)
+    return dump(ProjectResponse, made)
 
 
 @project.command("set")
@@ -71,30 +71,28 @@ def add_project(name: str, account_id: int | None, shop_domain: str | None, tick
     help="How findings become tickets: one ticket for each rule, or one for each finding. Existing tickets "
     "stay as they are.",
 )
-@json_option
-def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
+@with_database()
+def set_project(project_id: int, ticket_grouping: str) -> Record:
     """Set how new findings of a project become tickets.
 
     Example: riskrelay project set 1 --ticket-grouping rule
 
     Exit codes: 0 set, 1 refused, 2 wrong usage.
     """
-    with opened():
-        changed = operations.set_ticket_grouping(project_id, TicketGrouping(ticket_grouping), OPERATOR)
-        print_record(dump(ProjectResponse, changed), as_json)
+    changed = operations.set_ticket_grouping(project_id, TicketGrouping(ticket_grouping), OPERATOR)
+    return dump(ProjectResponse, changed)
 
 
 @project.command("list")
-@json_option
-def list_projects(as_json: bool) -> None:
+@with_database(PROJECTS.show)
+def list_projects() -> list[Record]:
     """List projects.
 
     Example: riskrelay project list --json
 
     Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
-    with opened():
-        PROJECTS.show([dump(ProjectResponse, each) for each in reversed(projects.list_page())], as_json)
+    return [dump(ProjectResponse, each) for each in reversed(projects.list_page())]
 
 
 @scan_run.command("add")
@@ -105,17 +103,16 @@ def list_projects(as_json: bool) -> None:
     type=click.IntRange(1, 2**63 - 1),
     help="The scanner's number of the scan run; default: the next free number.",
 )
-@json_option
-def add_scan_run(project_id: int, scan_run_id: int | None, as_json: bool) -> None:
+@with_database()
+def add_scan_run(project_id: int, scan_run_id: int | None) -> Record:
     """Register a scan run.
 
     Example: riskrelay scan-run add --project 1 --id 42
 
     Exit codes: 0 created, 1 refused, 2 wrong usage.
     """
-    with opened():
-        row = operations.add_scan_run(project_id, scan_run_id, OPERATOR)
-        print_record({"id": row.id, "project_id": project_id, "status": row.status}, as_json)
+    row = operations.add_scan_run(project_id, scan_run_id, OPERATOR)
+    return {"id": row.id, "project_id": project_id, "status": row.status}
 
 
 @report.command()
@@ -148,14 +145,13 @@ def write(project_id: int, wanted: str, output: Path | None) -> None:
 @report.command("add")
 @click.argument("title", type=_NAME)
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
-@json_option
-def add_report(title: str, project_id: int, as_json: bool) -> None:
+@with_database()
+def add_report(title: str, project_id: int) -> Record:
     """Create a report.
 
     Example: riskrelay report add 'Spring audit' --project 1
 
     Exit codes: 0 created, 1 refused, 2 wrong usage.
     """
-    with opened():
-        row = operations.add_report(title, project_id, OPERATOR)
-        print_record({"id": row.id, "title": row.title, "project_id": project_id}, as_json)
+    row = operations.add_report(title, project_id, OPERATOR)
+    return {"id": row.id, "title": row.title, "project_id": project_id}

@@ -6,9 +6,10 @@ from typing import Final
 
 import click
 
+from bin.cli.database_command import with_database
 from bin.cli.installation import opened
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
 from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
@@ -155,8 +156,8 @@ for each in Integration:
 
 
 @secret.command("list")
-@json_option
-def list_secrets(as_json: bool) -> None:
+@with_database(_SECRETS.show, lambda settings: settings)
+def list_secrets(settings: Settings) -> list[Record]:
     """List secrets as fingerprints, with connected status and last validation.
 
     Also shows when requests of each integration were last accepted and last refused: it is `connected` if the newest one was
@@ -166,8 +167,7 @@ def list_secrets(as_json: bool) -> None:
 
     Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
-    with opened() as settings:
-        _SECRETS.show([*_integrations(settings), *_targets(settings), *_certificates()], as_json)
+    return [*_integrations(settings), *_targets(settings), *_certificates()]
 
 
 def _integrations(settings: Settings) -> Iterator[dict[str, object]]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.account_option import account_option, account_or_only
+from bin.cli.database_command import with_database
 from bin.cli.installation import opened
 from bin.cli.option_types import require_one
 from bin.cli.output import Refused, echo
@@ -23,8 +24,7 @@ from schemas.targets.forms import TargetEditForm, TargetForm
 from schemas.targets.target import MAX_PER_MINUTE, TargetRequest, place_of
 from schemas.targets.validations import Validation
 from schemas.trackers.registry import GENERIC_WEBHOOK, provider_keys
-from service.operations.targets import TargetOperations
-from service.operations.wiring import build_operations
+from service.operations.wiring import Operations, build_operations
 from storage.db.engine import transaction
 from storage.targets import pings, targets, validations
 
@@ -58,31 +58,28 @@ target: Final = click.Group("target")
 
 
 @target.command("list")
-@json_option
-def list_targets(as_json: bool) -> None:
+@with_database(TARGETS.show, build_operations)
+def list_targets(operations: Operations) -> list[Record]:
     """List targets, newest first.
 
     Example: riskrelay target list --json
 
     Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
-    with opened() as settings:
-        default_secret = build_operations(settings).targets.default_secret
-        TARGETS.show([dump_target(each, utc_now()) for each in targets.list_all(default_secret)], as_json)
+    return [dump_target(each, utc_now()) for each in targets.list_all(operations.targets.default_secret)]
 
 
 @target.command()
 @click.argument("target_id")
-@json_option
-def show(target_id: str, as_json: bool) -> None:
+@with_database(build=build_operations)
+def show(operations: Operations, target_id: str) -> Record:
     """Show one target.
 
     Example: riskrelay target show tgt_… --json
 
     Exit codes: 0 shown, 1 not found, 2 wrong usage.
     """
-    with opened() as settings:
-        _print(target_id, build_operations(settings).targets, as_json)
+    return _record(operations, target_id)
 
 
 @target.command()
@@ -121,7 +118,7 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
             if token is not None and vault is not None:
                 operations.targets.set_secret(made.id, token, vault, OPERATOR)
         operations.wake_workers()
-        _print(made.id, operations.targets, as_json)
+        print_record(_record(operations, made.id), as_json)
     if vault is not None and token is None:
         echo(f"riskrelay: the target has no token yet; set it with `riskrelay secret set target {made.id}`.", err=True)
 
@@ -133,8 +130,8 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
 @settings_options
 @webhook_options
 @_limit_option()
-@json_option
-def set_members(target_id: str, as_json: bool, **given: Any) -> None:
+@with_database(build=build_operations)
+def set_members(operations: Operations, target_id: str, **given: Any) -> Record:
     """Change a target's name, URL, settings, signature, format or rate limit.
 
     A new URL is checked like the URL of a new target; status, validation and failures then become those of a new target.
@@ -147,22 +144,20 @@ def set_members(target_id: str, as_json: bool, **given: Any) -> None:
     """
     settings, labels = given.pop("settings"), given.pop("labels")
     members = changed_members(**given, has_settings=bool(settings or labels))
-    with opened() as installation:
-        operations = build_operations(installation)
-        if settings or labels:
-            found = operations.targets.get(target_id, OPERATOR)
-            members["provider_settings"] = settings_from(found.provider_key, settings, labels, found.provider_settings)
-        edit = read_checked(TargetEditForm(), members)
-        operations.targets.require_safe_edit(target_id, edit, OPERATOR)
-        operations.targets.edit(target_id, edit, OPERATOR)
-        operations.wake_workers()
-        _print(target_id, operations.targets, as_json)
+    if settings or labels:
+        found = operations.targets.get(target_id, OPERATOR)
+        members["provider_settings"] = settings_from(found.provider_key, settings, labels, found.provider_settings)
+    edit = read_checked(TargetEditForm(), members)
+    operations.targets.require_safe_edit(target_id, edit, OPERATOR)
+    operations.targets.edit(target_id, edit, OPERATOR)
+    operations.wake_workers()
+    return _record(operations, target_id)
 
 
 @target.command()
 @click.argument("target_id")
-@json_option
-def remove(target_id: str, as_json: bool) -> None:
+@with_database(build=build_operations)
+def remove(operations: Operations, target_id: str) -> Record:
     """Remove a target that no export waits for, and erase its secrets.
 
     Its exports keep its id, and their attempts remain.
@@ -171,42 +166,39 @@ def remove(target_id: str, as_json: bool) -> None:
 
     Exit codes: 0 removed, 1 no such target, or exports wait for it, 2 wrong usage.
     """
-    with opened() as settings:
-        build_operations(settings).targets.remove(target_id, OPERATOR)
-        print_record({"id": target_id, "removed": True}, as_json)
+    operations.targets.remove(target_id, OPERATOR)
+    return {"id": target_id, "removed": True}
 
 
 @target.command()
 @click.argument("target_id")
-@json_option
-def pause(target_id: str, as_json: bool) -> None:
+@with_database(build=build_operations)
+def pause(operations: Operations, target_id: str) -> Record:
     """Pause deliveries to a target; its exports wait.
 
     Example: riskrelay target pause tgt_…
 
     Exit codes: 0 done, 1 refused, 2 wrong usage.
     """
-    _change_status(target_id, "pause", as_json)
+    return _change_status(operations, target_id, "pause")
 
 
 @target.command()
 @click.argument("target_id")
-@json_option
-def disable(target_id: str, as_json: bool) -> None:
+@with_database(build=build_operations)
+def disable(operations: Operations, target_id: str) -> Record:
     """Disable a target: it accepts no approvals and receives no deliveries.
 
     Example: riskrelay target disable tgt_…
 
     Exit codes: 0 done, 1 refused, 2 wrong usage.
     """
-    _change_status(target_id, "disable", as_json)
+    return _change_status(operations, target_id, "disable")
 
 
-def _change_status(target_id: str, verb: str, as_json: bool) -> None:
-    with opened() as settings:
-        operations = build_operations(settings).targets
-        operations.change_status(target_id, verb, OPERATOR)
-        _print(target_id, operations, as_json)
+def _change_status(operations: Operations, target_id: str, verb: str) -> Record:
+    operations.targets.change_status(target_id, verb, OPERATOR)
+    return _record(operations, target_id)
 
 
 @target.command()
@@ -230,31 +222,28 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     """
     require_one("Use either a target id or --all.", target_id, is_all)
     with opened() as settings:
-        operations = build_operations(settings).targets
+        operations = build_operations(settings)
         if target_id is None:
-            resumed, refusals = operations.resume_all_paused(OPERATOR)
-            records = [dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed]
-            print_resumed(records, [*map(str, refusals)], as_json)
+            resumed, refusals = operations.targets.resume_all_paused(OPERATOR)
+            print_resumed([_record(operations, each) for each in resumed], [*map(str, refusals)], as_json)
         else:
-            operations.check_and_resume(target_id, OPERATOR)
-            _print(target_id, operations, as_json)
+            operations.targets.check_and_resume(target_id, OPERATOR)
+            print_record(_record(operations, target_id), as_json)
 
 
 @target.command()
 @click.argument("target_id")
 @_limit_option(required=True)
-@json_option
-def limit(target_id: str, limit_members: dict[str, int | None], as_json: bool) -> None:
+@with_database(build=build_operations)
+def limit(operations: Operations, target_id: str, limit_members: dict[str, int | None]) -> Record:
     """Set a rate limit: attempts per minute over all workers, or none.
 
     Example: riskrelay target limit tgt_… --max-per-minute 30
 
     Exit codes: 0 done, 1 no such target, 2 wrong usage.
     """
-    with opened() as settings:
-        operations = build_operations(settings).targets
-        operations.edit(target_id, TargetEditForm().read(limit_members), OPERATOR)
-        _print(target_id, operations, as_json)
+    operations.targets.edit(target_id, TargetEditForm().read(limit_members), OPERATOR)
+    return _record(operations, target_id)
 
 
 @target.command()
@@ -374,5 +363,5 @@ def print_resumed(resumed: Sequence[Record], refusals: Sequence[str], as_json: b
         raise Refused(" ".join(refusals))
 
 
-def _print(target_id: str, operations: TargetOperations, as_json: bool) -> None:
-    print_record(dump_target(operations.get(target_id, OPERATOR), utc_now()), as_json)
+def _record(operations: Operations, target_id: str) -> Record:
+    return dump_target(operations.targets.get(target_id, OPERATOR), utc_now())

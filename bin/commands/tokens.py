@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from bin.cli.database_command import with_database
 from bin.cli.installation import opened
 from bin.cli.option_types import DAYS, ROW_ID, require_one
 from bin.cli.output import echo
@@ -90,16 +91,15 @@ def print_token(made: Record, email: str, role: str | None, project_roles: Itera
 
 
 @token.command("list")
-@json_option
-def list_tokens(as_json: bool) -> None:
+@with_database(TOKENS.show)
+def list_tokens() -> list[Record]:
     """List tokens, without their values.
 
     Example: riskrelay token list --json
 
     Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
-    with opened():
-        TOKENS.show([dump(TokenResponse, each) for each in reversed(tokens.list_page())], as_json)
+    return [dump(TokenResponse, each) for each in reversed(tokens.list_page())]
 
 
 @token.command("revoke")
@@ -126,18 +126,17 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
 
 @session.command("list")
 @click.option("--user", "email", help="Only sessions of this user.")
-@json_option
-def list_sessions(email: str | None, as_json: bool) -> None:
+@with_database(SESSIONS.show)
+def list_sessions(email: str | None) -> list[Record]:
     """List open console sessions, newest first.
 
     Example: riskrelay session list --user ada@example.com --json
 
     Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.
     """
-    with opened():
-        user_email = None if email is None else user_by_email(email).email
-        found = all_pages(partial(sessions.list_live, utc_now(), email=user_email), attrgetter("id"))
-        SESSIONS.show([dump(ConsoleSessionResponse, each) for each in found], as_json)
+    user_email = None if email is None else user_by_email(email).email
+    found = all_pages(partial(sessions.list_live, utc_now(), email=user_email), attrgetter("id"))
+    return [dump(ConsoleSessionResponse, each) for each in found]
 
 
 @session.command("revoke")

@@ -14,7 +14,7 @@ from bin.cli.option_types import require_one
 from bin.cli.output import Refused
 from bin.cli.records import Record, print_record
 from bin.cli.request_bodies import present
-from bin.commands.accounts import ACCOUNTS, GRANTS, USERS
+from bin.commands.accounts import ACCOUNTS, GRANTS, USERS, show_accounts
 from bin.commands.projects import PROJECTS
 from bin.commands.tokens import NO_VALID_TOKEN, TOKENS, print_token
 from bin.remote.remote_command import RemoteCommand, listing, only, printing
@@ -40,12 +40,11 @@ def _account(record: ApiRecord) -> dict[str, Any]:
 
 def _list_accounts(api: ApiClient, *, as_json: bool) -> None:
     found = reversed(api.items(_ACCOUNTS))
-    ACCOUNTS.show([{**_account(each), **_usage(each["usage"], as_json)} for each in found], as_json)
+    show_accounts([{**_account(each), **_usage(each["usage"])} for each in found], as_json)
 
 
-def _usage(usage: Mapping[str, Any], as_json: bool) -> dict[str, Any]:
-    names = ACCOUNTS.columns[3:]
-    return {name: usage[name] if as_json else f"{usage[name]['used']} of {usage[name]['limit']}" for name in names}
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: usage[name] for name in ACCOUNTS.columns[3:]}
 
 
 def _change_user(api: ApiClient, email: str, **changes: Any) -> Record:

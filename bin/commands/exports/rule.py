@@ -1,13 +1,14 @@
 """`rule`: create, change, test and delete approval rules, which decide on exports when they are prepared."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 import click
 
-from bin.cli.installation import opened
+from bin.cli.database_command import with_database
 from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, options, several_of
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import Record, RecordTable
 from bin.cli.request_bodies import given, present
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
 from schemas.api.response_fields import dump
@@ -17,6 +18,7 @@ from schemas.exports.decisions import DismissalReason
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.approval_rules import RuleChangeForm, RuleForm
+from service.operations.approval_rules import ApprovalRuleOperations
 from service.operations.wiring import build_operations
 from storage.accounts.accounts import user_by_email
 
@@ -50,6 +52,7 @@ _rule_options: Final = options(
 )
 
 
+_with_rules: Final = partial(with_database, build=lambda settings: build_operations(settings).approval_rules)
 rule: Final = click.Group("rule")
 
 
@@ -63,8 +66,8 @@ rule: Final = click.Group("rule")
 )
 @click.option("--disabled", "is_disabled", is_flag=True, help="Create the rule turned off, to test it first.")
 @_rule_options
-@json_option
-def add(name: str, email: str, is_disabled: bool, as_json: bool, **chosen: Any) -> None:
+@_with_rules()
+def add(rules: ApprovalRuleOperations, name: str, email: str, is_disabled: bool, **chosen: Any) -> Record:
     """Create a rule of a user's account; of several rules that match, the oldest decides.
 
     Example: riskrelay rule add 'Severe findings' --user ada@example.com --severity high --approve-for tgt_…
@@ -72,39 +75,33 @@ def add(name: str, email: str, is_disabled: bool, as_json: bool, **chosen: Any) 
     Exit codes: 0 created, 1 refused, 2 wrong usage.
     """
     members = {"name": name, "enabled": not is_disabled, "match": {}, **match_and_action(chosen)}
-    with opened() as settings:
-        request = read_checked(RuleForm(), members)
-        made = build_operations(settings).approval_rules.create_for(user_by_email(email), request, OPERATOR)
-        print_record(dump_rule(made), as_json)
+    return dump_rule(rules.create_for(user_by_email(email), read_checked(RuleForm(), members), OPERATOR))
 
 
 @rule.command("list")
 @click.option("--limit", type=LIMIT, help="Maximum number of rules; default: all.")
-@json_option
-def list_rules(limit: int | None, as_json: bool) -> None:
+@_with_rules(RULES.show)
+def list_rules(rules: ApprovalRuleOperations, limit: int | None) -> list[Record]:
     """List approval rules, newest first.
 
     Example: riskrelay rule list --json
 
     Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.
     """
-    with opened() as settings:
-        found = build_operations(settings).approval_rules.list_page(OPERATOR, limit)
-        RULES.show([dump_rule(each) for each in found], as_json)
+    return [dump_rule(each) for each in rules.list_page(OPERATOR, limit)]
 
 
 @rule.command()
 @click.argument("rule_id")
-@json_option
-def show(rule_id: str, as_json: bool) -> None:
+@_with_rules()
+def show(rules: ApprovalRuleOperations, rule_id: str) -> Record:
     """Show one approval rule.
 
     Example: riskrelay rule show rul_… --json
 
     Exit codes: 0 shown, 1 no such rule, 2 wrong usage.
     """
-    with opened() as settings:
-        print_record(dump_rule(build_operations(settings).approval_rules.get(rule_id, OPERATOR)), as_json)
+    return dump_rule(rules.get(rule_id, OPERATOR))
 
 
 @rule.command("set")
@@ -113,10 +110,10 @@ def show(rule_id: str, as_json: bool) -> None:
 @click.option("--enable/--disable", "is_enabled", default=None, help="Turn the rule on or off.")
 @click.option("--user", "email", help="The rule's new author.")
 @_rule_options
-@json_option
+@_with_rules()
 def set_members(
-    rule_id: str, name: str | None, is_enabled: bool | None, email: str | None, as_json: bool, **chosen: Any
-) -> None:
+    rules: ApprovalRuleOperations, rule_id: str, name: str | None, is_enabled: bool | None, email: str | None, **chosen: Any
+) -> Record:
     """Change an approval rule.
 
     If you give options that match, they replace the whole match. --user makes another user the author, also of a rule
@@ -127,41 +124,35 @@ def set_members(
     Exit codes: 0 changed, 1 refused or no such rule, 2 wrong usage.
     """
     members = {"name": name, "enabled": is_enabled, **match_and_action(chosen)}
-    with opened() as settings:
-        changes = read_checked(RuleChangeForm(), present(members))
-        author = None if email is None else user_by_email(email)
-        changed = build_operations(settings).approval_rules.change(rule_id, changes, OPERATOR, author)
-        print_record(dump_rule(changed), as_json)
+    changes = read_checked(RuleChangeForm(), present(members))
+    return dump_rule(rules.change(rule_id, changes, OPERATOR, None if email is None else user_by_email(email)))
 
 
 @rule.command()
 @click.argument("rule_id")
-@json_option
-def remove(rule_id: str, as_json: bool) -> None:
+@_with_rules()
+def remove(rules: ApprovalRuleOperations, rule_id: str) -> Record:
     """Delete an approval rule; its decisions stay in effect.
 
     Example: riskrelay rule remove rul_…
 
     Exit codes: 0 deleted, 1 no such rule, 2 wrong usage.
     """
-    with opened() as settings:
-        build_operations(settings).approval_rules.delete(rule_id, OPERATOR)
-        print_record({"id": rule_id, "removed": True}, as_json)
+    rules.delete(rule_id, OPERATOR)
+    return {"id": rule_id, "removed": True}
 
 
 @rule.command()
 @click.argument("rule_id")
-@json_option
-def test(rule_id: str, as_json: bool) -> None:
+@_with_rules()
+def test(rules: ApprovalRuleOperations, rule_id: str) -> Record:
     """Show what a rule would have matched in the last 30 days; changes nothing.
 
     Example: riskrelay rule test rul_…
 
     Exit codes: 0 tested, 1 no such rule, 2 wrong usage.
     """
-    with opened() as settings:
-        result = build_operations(settings).approval_rules.test(rule_id, OPERATOR)
-        print_record(dump(RuleTestResponse, result), as_json)
+    return dump(RuleTestResponse, rules.test(rule_id, OPERATOR))
 
 
 def match_and_action(chosen: Mapping[str, Any]) -> dict[str, Any]:
