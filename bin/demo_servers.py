@@ -50,8 +50,8 @@ REPOSITORY: Final = "acme/shop"
 class _DemoServer(ThreadingHTTPServer):
     """Serves on a free loopback port, as a context."""
 
-    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
-        super().__init__(("127.0.0.1", 0), handler)
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _DemoHandler)
         #: The address of the server, with a slash at its end.
         self.url = f"http://127.0.0.1:{self.server_port}/"
 
@@ -63,17 +63,28 @@ class _DemoServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
+    def respond(self, method: str, path: str, authorization: str, body: bytes) -> tuple[HTTPStatus, str, bytes]:
+        """Return status, content type and content of the response to a request."""
+        raise NotImplementedError
+
 
 class _DemoHandler(BaseHTTPRequestHandler):
+    server: _DemoServer
     timeout = 10  # ends an idle connection and its thread
 
-    def send_content(self, status: HTTPStatus, content_type: str, content: bytes, **headers: str) -> None:
-        """Send a response."""
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        authorization = self.headers.get("Authorization", "")
+        status, content_type, content = self.server.respond(self.command, urlsplit(self.path).path, authorization, body)
         self.send_response(status)
-        for name, value in {"Content-Type": content_type, "Content-Length": str(len(content)), **headers}.items():
-            self.send_header(name, value)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Set-Cookie", "visitor=42; Path=/")
         self.end_headers()
         self.wfile.write(content)
+
+    def do_POST(self) -> None:
+        self.do_GET()
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: the demo prints its own output."""
@@ -82,32 +93,30 @@ class _DemoHandler(BaseHTTPRequestHandler):
 class DemoSite(_DemoServer):
     """Serves PAGE at `url`."""
 
-    def __init__(self) -> None:
-        super().__init__(_DemoSiteHandler)
-
-
-class _DemoSiteHandler(_DemoHandler):
-    server_version = "CornerShop"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        if self.path == "/":
-            self.send_content(HTTPStatus.OK, "text/html; charset=utf-8", PAGE, **{"Set-Cookie": "visitor=42; Path=/"})
-        else:
-            self.send_content(HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n", **{"Set-Cookie": "visitor=42; Path=/"})
+    def respond(self, method: str, path: str, authorization: str, body: bytes) -> tuple[HTTPStatus, str, bytes]:
+        """Return the page, or Not Found."""
+        if path == "/":
+            return HTTPStatus.OK, "text/html; charset=utf-8", PAGE
+        return HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n"
 
 
 class DemoGitHub(_DemoServer):
     """Serves REPOSITORY, whose page is `url`; `issues` are those it created."""
 
     def __init__(self) -> None:
-        super().__init__(_DemoGitHubHandler)
+        super().__init__()
         self.url += REPOSITORY
         self.token = f"github_pat_{secrets.token_hex(16)}"
         self.issues: list[dict[str, Any]] = []
 
-    def respond(self, method: str, path: str, issue: dict[str, Any]) -> tuple[HTTPStatus, Any]:
-        """Return status and value of the response to a request with the right token."""
+    def respond(self, method: str, path: str, authorization: str, body: bytes) -> tuple[HTTPStatus, str, bytes]:
+        """Return the response as JSON; without the right token it is an error."""
+        status, value = HTTPStatus.UNAUTHORIZED, {"message": "Bad credentials"}
+        if authorization == f"Bearer {self.token}":
+            status, value = self._result(method, path, json.loads(body or b"{}"))
+        return status, "application/json; charset=utf-8", json.dumps(value).encode()
+
+    def _result(self, method: str, path: str, issue: dict[str, Any]) -> tuple[HTTPStatus, Any]:
         match method, path.removeprefix(f"/api/v3/repos/{REPOSITORY}"):
             case "GET", "":
                 return HTTPStatus.OK, {"full_name": REPOSITORY, "private": True, "archived": False, "has_issues": True}
@@ -120,18 +129,3 @@ class DemoGitHub(_DemoServer):
             case "GET", "/api/v3/user":
                 return HTTPStatus.OK, {"login": "riskrelay"}
         return HTTPStatus.NOT_FOUND, {"message": "Not Found"}
-
-
-class _DemoGitHubHandler(_DemoHandler):
-    server: DemoGitHub
-
-    def do_GET(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        status: HTTPStatus = HTTPStatus.UNAUTHORIZED
-        value: Any = {"message": "Bad credentials"}
-        if self.headers.get("Authorization") == f"Bearer {self.server.token}":
-            status, value = self.server.respond(self.command, urlsplit(self.path).path, json.loads(body or b"{}"))
-        self.send_content(status, "application/json; charset=utf-8", json.dumps(value).encode())
-
-    def do_POST(self) -> None:
-        self.do_GET()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -106,7 +106,10 @@ def _running(folder: Path, environment: dict[str, str], url: str) -> Iterator[No
     with log.open("wb") as output:
         process = child_process.start(["/bin/sh", str(RISKRELAY), "run"], env=environment, output=output, cwd=folder)
     try:
-        _wait(lambda: _is_ready(url), START_WITHIN_S, lambda: f"the installation did not start: {log.read_text()[-2000:]}")
+        deadline = time.monotonic() + START_WITHIN_S
+        while not _is_ready(url):
+            _require(time.monotonic() < deadline, f"the installation did not start: {log.read_text()[-2000:]}")
+            time.sleep(POLL_S)
         _print(f"service and worker are ready at {url}")
         yield
     finally:
@@ -145,12 +148,7 @@ def _create_target(api: ApiClient, receiver: LocalReceiver) -> str:
 def _deliver_through_failures(api: ApiClient, receiver: LocalReceiver, export_id: str, target_id: str) -> None:
     _step("Approve a ticket; the receiver fails twice")
     _approve(api, export_id, target_id)
-    seen: list[str] = []
-    _wait(
-        lambda: _poll(api, export_id, seen) == "exported",
-        DELIVER_WITHIN_S,
-        lambda: f"{export_id} had the statuses {', '.join(seen)}",
-    )
+    seen = _wait_until_exported(api, export_id)
     _require("retry_scheduled" in seen, f"{export_id} had the statuses {', '.join(seen)}, without a retry")
     attempts = receiver.received
     for attempt in attempts:
@@ -175,11 +173,8 @@ def _deliver_the_rest(api: ApiClient, receiver: LocalReceiver, export_ids: list[
     before = receiver.count
     for export_id in export_ids:
         _approve(api, export_id, target_id, quiet=True)
-    _wait(
-        lambda: all(_poll(api, export_id, []) == "exported" for export_id in export_ids),
-        DELIVER_WITHIN_S,
-        lambda: "not every ticket was delivered",
-    )
+    for export_id in export_ids:
+        _wait_until_exported(api, export_id, quiet=True)
     delivered = receiver.received[before:]
     _require(all(each.verdict is SignatureVerdict.OK for each in delivered), "a signature is invalid")
     keys = sorted(each.idempotency_key or "" for each in delivered)
@@ -216,9 +211,7 @@ def _run(command: Sequence[Any], folder: Path, environment: dict[str, str], stan
 def _deliver_as_issue(api: ApiClient, github: DemoGitHub, export_id: str, target_id: str) -> None:
     _step("Approve the last ticket for GitHub")
     _approve(api, export_id, target_id)
-    _wait(
-        lambda: _poll(api, export_id, []) == "exported", DELIVER_WITHIN_S, lambda: f"{export_id} was not delivered to GitHub"
-    )
+    _wait_until_exported(api, export_id, quiet=True)
     _require(len(github.issues) == 1, f"GitHub got {len(github.issues)} issues")
     [issue] = github.issues
     ticket = api.get(f"{EXPORTS}/{export_id}")["provider_ticket"]
@@ -245,18 +238,22 @@ def _approve(api: ApiClient, export_id: str, target_id: str, *, quiet: bool = Fa
         _print(f"{export_id} is {record['status']}: {record['ticket']['title']}")
 
 
-def _poll(api: ApiClient, export_id: str, seen: list[str]) -> str:
-    """Read the status once, and print it if it changed."""
-    record = api.get(f"{EXPORTS}/{export_id}")
-    status = str(record["status"])
-    if not seen or seen[-1] != status:
-        seen.append(status)
-        wait = f", next attempt in {record['retry_after_seconds']} s" if "retry_after_seconds" in record else ""
-        last = record.get("last_attempt") or {}
-        cause = f" after {last['response_status']} {last['error_code']}" if last.get("error_code") else ""
-        if status in {"retry_scheduled", "exported"} and len(seen) > 1:
-            _print(f"{export_id} is {status}{cause}{wait}")
-    return status
+def _wait_until_exported(api: ApiClient, export_id: str, *, quiet: bool = False) -> list[str]:
+    """Wait until an export is exported, and print each of its statuses; return them."""
+    seen, deadline = list[str](), time.monotonic() + DELIVER_WITHIN_S
+    while "exported" not in seen:
+        record = api.get(f"{EXPORTS}/{export_id}")
+        status = str(record["status"])
+        if status not in seen[-1:]:
+            seen.append(status)
+            wait = f", next attempt in {record['retry_after_seconds']} s" if "retry_after_seconds" in record else ""
+            last = record.get("last_attempt") or {}
+            cause = f" after {last['response_status']} {last['error_code']}" if last.get("error_code") else ""
+            if status in {"retry_scheduled", "exported"} and not quiet:
+                _print(f"{export_id} is {status}{cause}{wait}")
+        _require(time.monotonic() < deadline, f"{export_id} had the statuses {', '.join(seen)}")
+        time.sleep(POLL_S)
+    return seen
 
 
 def _is_ready(url: str) -> bool:
@@ -287,13 +284,6 @@ def _environment(folder: Path) -> dict[str, str]:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def _wait(is_done: Callable[[], bool], within_s: float, failure: Callable[[], str]) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_done():
-        _require(time.monotonic() < deadline, failure())
-        time.sleep(POLL_S)
 
 
 def _require(holds: bool, failure: str) -> None:
