@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
+from pathlib import Path
 
 import click
 
@@ -59,6 +60,15 @@ def _written() -> Iterator[None]:
         # At its exit, Python would write the rest once more, and fail with a second message.
         sys.stdout = None
         raise Refused(f"Standard output cannot be written: {failed.strerror}.") from None
+
+
+@contextmanager
+def writing(path: Path, fix: str = "") -> Iterator[None]:
+    """Raise Refused, with a sentence that may name the fix, if a file cannot be written."""
+    try:
+        yield
+    except OSError as failed:
+        raise Refused(f"{path} cannot be written: {failed.strerror or failed}. {fix}".rstrip()) from None
 
 
 def escape_unencodable() -> None:

@@ -5,13 +5,23 @@ from typing import Any
 
 import click
 
+from bin.cli.output import Refused
 
-def secret_line() -> bytes:
+
+def secret_line() -> str:
     """Read a secret from one line of standard input; a terminal does not echo it."""
     if sys.stdin.isatty():
         typed: str = click.prompt("Secret", hide_input=True, err=True)
-        return typed.encode()
-    return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
+        return typed
+    return sys.stdin.readline().removesuffix("\n").removesuffix("\r")
+
+
+def secret_or_setting(from_stdin: bool, setting: str | None, name: str) -> str:
+    """Return a secret from standard input, or the value of a setting with this name. Raises Refused if it is empty."""
+    secret = secret_line() if from_stdin else setting
+    if not secret:
+        raise Refused(f"No secret; set {name}, or pass the secret on standard input with --secret-stdin.")
+    return secret
 
 
 def progress_bar(length: int, label: str) -> Any:

@@ -1,7 +1,7 @@
 """`secret`: set shared secrets of integrations and signing secrets of targets; no secret is ever printed."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Final
 
 import click
@@ -14,13 +14,12 @@ from bin.cli.secret_input import own_vault, read_certificate, read_line, read_se
 from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
 from schemas.api.targets import dump_target
-from schemas.base.errors import ValidationFailed
 from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import format_rfc3339_or_none
 from schemas.intake.sources import connected_status
 from schemas.settings.definitions import Settings
 from schemas.targets.target import Target, TargetStatus
-from service.operations.wiring import build_operations
+from service.operations.wiring import Operations, build_operations
 from storage.intake import rejections
 from storage.secrets import integrations
 from storage.secrets.default_secret import DefaultSecret
@@ -35,9 +34,6 @@ _SECRETS: Final = RecordTable(
     ),
     "There are no secrets.",
 )
-
-#: The option or input that sets each field of a header.
-_GIVEN: Final = {"/name": "--header", "/value": "standard input"}
 
 secret: Final = click.Group("secret")
 
@@ -83,58 +79,43 @@ def target(
         raise click.UsageError("--remove needs --header, --standard-webhooks or --client-certificate.")
     with opened() as settings:
         operations = build_operations(settings)
+        if not chosen:
+            _set_own_secret(target_id, operations, own_vault(settings), as_json)
+            return
+        now, vault, fingerprint = utc_now(), own_vault(settings), None
         if header is not None:
-            _print_set(target_id, "header", header, _set_header(target_id, header, settings, remove), as_json)
+            kind: dict[str, object] = {"header": header}
+            if remove:
+                webhook_secrets.remove_header(target_id, header, vault, now, OPERATOR.key)
+            else:
+                value = read_line(f"Value of {header}")
+                fingerprint = webhook_secrets.set_header(target_id, header, value, vault, now, OPERATOR.key)
         elif standard_webhooks:
-            fingerprint = _set_standard_secret(target_id, settings, operations.targets.default_secret, remove)
-            _print_set(target_id, "standard_webhooks", True, fingerprint, as_json)
+            kind = {"standard_webhooks": True}
+            if remove:
+                webhook_secrets.remove_standard_secret(target_id, now, OPERATOR.key)
+            else:
+                value, default = read_line("Standard Webhooks secret"), operations.targets.default_secret
+                fingerprint = webhook_secrets.set_standard_secret(target_id, value, vault, default, now, OPERATOR.key)
             operations.wake_workers()
-        elif client_certificate:
-            fingerprint = _set_certificate(target_id, settings, remove)
-            _print_set(target_id, "client_certificate", True, fingerprint, as_json)
         else:
-            found = operations.targets.get(target_id, OPERATOR)
-            secret = read_secret("Token", "") if found.is_tracker else read_secret()
-            fingerprint = operations.targets.set_secret(target_id, secret, own_vault(settings), OPERATOR)
-            operations.wake_workers()
-            print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
-            if found.is_tracker and found.status is TargetStatus.BLOCKED:
-                echo(f"riskrelay: the target is blocked; continue with `riskrelay target resume {target_id}`.", err=True)
+            kind = {"client_certificate": True}
+            if remove:
+                certificates.remove_certificate(target_id, now, OPERATOR.key)
+            else:
+                fingerprint = certificates.set_certificate(target_id, read_certificate(), vault, now, OPERATOR.key)
+        print_record({"name": target_id, **kind, **({"removed": True} if remove else {"fingerprint": fingerprint})}, as_json)
 
 
-def _print_set(target_id: str, kind: str, value: object, fingerprint: str | None, as_json: bool) -> None:
-    """Print the result for an additional secret of a target: set, or removed if there is no fingerprint."""
-    done = {"removed": True} if fingerprint is None else {"fingerprint": fingerprint}
-    print_record({"name": target_id, kind: value, **done}, as_json)
-
-
-def _set_header(target_id: str, name: str, settings: Settings, is_removed: bool) -> str | None:
-    vault = own_vault(settings)
-    try:
-        if is_removed:
-            webhook_secrets.remove_header(target_id, name, vault, utc_now(), OPERATOR.key)
-            return None
-        value = read_line(f"Value of {name}")
-        return webhook_secrets.set_header(target_id, name, value, vault, utc_now(), OPERATOR.key)
-    except ValidationFailed as invalid:
-        named = (replace(each, path=_GIVEN.get(each.path, each.path)) for each in invalid.problems)
-        raise ValidationFailed(*named) from None
-
-
-def _set_standard_secret(target_id: str, settings: Settings, default: DefaultSecret, is_removed: bool) -> str | None:
-    if is_removed:
-        webhook_secrets.remove_standard_secret(target_id, utc_now(), OPERATOR.key)
-        return None
-    secret, vault = read_line("Standard Webhooks secret"), own_vault(settings)
-    return webhook_secrets.set_standard_secret(target_id, secret, vault, default, utc_now(), OPERATOR.key)
-
-
-def _set_certificate(target_id: str, settings: Settings, is_removed: bool) -> str | None:
-    if is_removed:
-        certificates.remove_certificate(target_id, utc_now(), OPERATOR.key)
-        return None
-    pair, vault = read_certificate(), own_vault(settings)
-    return certificates.set_certificate(target_id, pair, vault, utc_now(), OPERATOR.key)
+def _set_own_secret(target_id: str, operations: Operations, vault: Vault, as_json: bool) -> None:
+    """Set the signing secret of a webhook, or the token of a tracker."""
+    found = operations.targets.get(target_id, OPERATOR)
+    secret = read_secret("Token", "") if found.is_tracker else read_secret()
+    fingerprint = operations.targets.set_secret(target_id, secret, vault, OPERATOR)
+    operations.wake_workers()
+    print_record({"name": target_id, "fingerprint": fingerprint}, as_json)
+    if found.is_tracker and found.status is TargetStatus.BLOCKED:
+        echo(f"riskrelay: the target is blocked; continue with `riskrelay target resume {target_id}`.", err=True)
 
 
 def _integration_command(integration: Integration) -> None:
@@ -214,10 +195,8 @@ def _target(target: Target) -> dict[str, object]:
 
 def _certificates() -> list[dict[str, object]]:
     """Return the client certificates of targets, without a status: only a target as a whole has one."""
-    shown = {"configured": True, "source": "database", "connected": None, "last_validation": None}
-    times = {"last_accepted_at": None, "last_refused_at": None, "last_refusal": None}
-    found = certificates.certificate_fingerprints()
+    unknown = dict.fromkeys(("connected", "last_validation", "last_accepted_at", "last_refused_at", "last_refusal"))
     return [
-        {"name": f"{target_id} client certificate", "fingerprint": fingerprint, **shown, **times}
-        for target_id, fingerprint in found.items()
+        {"name": f"{target_id} client certificate", "configured": True, "source": "database", "fingerprint": each, **unknown}
+        for target_id, each in certificates.certificate_fingerprints().items()
     ]

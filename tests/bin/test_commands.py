@@ -336,10 +336,10 @@ def test_webhook_headers_are_read_from_standard_input_and_listed_as_fingerprints
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("Host", "x", "--header: RiskRelay or HTTP itself sets this header"),
-        ("X Api", "x", "--header: A header name has"),
-        ("X-Api-Key", "s3cret\ns3cret", "standard input: A header value is one line"),
-        ("X-Api-Key", "", "standard input: A header value is one line"),
+        ("Host", "x", "/name: RiskRelay or HTTP itself sets this header"),
+        ("X Api", "x", "/name: A header name has"),
+        ("X-Api-Key", "s3cret\ns3cret", "/value: A header value is one line"),
+        ("X-Api-Key", "", "/value: A header value is one line"),
     ],
 )
 def test_an_invalid_header_is_refused_with_the_reason_and_changes_nothing(

@@ -89,11 +89,10 @@ def _forms(body: bytes) -> Iterator[bytes]:
             continue
 
 
-def _signature_check(export_id: str, secret: bytes) -> SignatureCheck:
+def _signature_check(export_id: str, secret: str) -> SignatureCheck:
     """Return how to check signatures: by Standard Webhooks for a `whsec_` secret, else by our own scheme."""
-    text = secret.decode(errors="replace")
-    is_standard = text.startswith(STANDARD_PREFIX)
-    key = (standard_key(text) or b"") if is_standard else secret
+    is_standard = secret.startswith(STANDARD_PREFIX)
+    key = standard_key(secret) if is_standard else secret.encode()
     if not key:
         raise Refused("No secret to verify with; pass it on standard input.")
 

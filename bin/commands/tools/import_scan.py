@@ -15,9 +15,9 @@ import click
 
 from bin.checks.machine import is_loopback
 from bin.cli.installation import checked_settings
-from bin.cli.output import Refused, counted, echo
+from bin.cli.output import Refused, counted, echo, writing
 from bin.cli.records import json_option, print_record
-from bin.cli.terminal import progress_bar, secret_line
+from bin.cli.terminal import progress_bar, secret_or_setting
 from bin.scan_import.sender import ImportSummary, PostbackSender, send_all
 from runtime.files import replacing, require_replaceable
 from schemas.base.fields import MAX_ID
@@ -77,9 +77,7 @@ def import_scan(
     """
     settings = checked_settings()
     to = checked_url(url, "--to") if url else checked_url(settings.public_base_url, "PUBLIC_BASE_URL")
-    secret = secret_line() if secret_stdin else (settings.scanner_shared_secret or "").encode()
-    if not secret:
-        raise Refused("No scanner secret; set SCANNER_SHARED_SECRET, or pass it on standard input with --secret-stdin.")
+    secret = secret_or_setting(secret_stdin, settings.scanner_shared_secret, "SCANNER_SHARED_SECRET").encode()
     if pages_file and format_ == "lighthouse":
         raise click.UsageError("A Lighthouse report is of one page, which it names; leave out --pages.")
     content = _read(file)
@@ -122,10 +120,8 @@ def _read(file: Path) -> bytes:
 
 def _pages(file: Path) -> tuple[str, ...]:
     """Return the URLs in a file of pages, none if it does not exist yet."""
-    try:
+    with writing(file, "Nothing was sent."):
         content = _read(file) if require_replaceable(file) else b""
-    except OSError as failed:
-        raise Refused(f"Cannot write {file}: {failed.strerror}. Nothing was sent.") from None
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     for number, line in enumerate(lines, 1):
         if line and clean_url(line) is None:
@@ -142,11 +138,8 @@ def _add_pages(file: Path, known: Sequence[str], prepared: PreparedImport, summa
     added = dict.fromkeys(each.url for each in done if page_key(each.url) not in keys)
     if not added:
         return
-    try:
-        with replacing(file) as pages:
-            pages.writelines(f"{url}\n" for url in [*known, *added])
-    except OSError as failed:
-        raise Refused(f"Cannot write {file}: {failed.strerror}. The report was sent; run the same command again.") from None
+    with writing(file, "The report was sent; run the same command again."), replacing(file) as pages:
+        pages.writelines(f"{url}\n" for url in [*known, *added])
 
 
 def _prepared(content: bytes, format_: str, file: Path, scan_run_id: int, pages: tuple[str, ...]) -> PreparedImport:

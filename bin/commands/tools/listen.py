@@ -5,27 +5,22 @@ injects faults, so that retries can be watched. Control characters in a
 request are printed as `?`; the secret is never printed.
 """
 
-import errno
 import json
-import os
 import signal
-import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from bin.cli.installation import checked_settings, shared_secrets
-from bin.cli.output import echo, echo_styled
-from bin.cli.terminal import secret_line
+from bin.cli.output import Refused, echo, echo_styled
+from bin.cli.terminal import secret_or_setting
 from bin.receiver_kit import saved_requests
 from bin.receiver_kit.receiver import DEFAULT_PORT, FaultInjection, LocalReceiver, Received
 from bin.receiver_kit.signature_diagnosis import explain
 from runtime.clock import utc_now
 from schemas.base.printable import printable
 from schemas.base.timestamps import format_rfc3339
-from schemas.settings.definitions import InvalidSettings, Settings, load_settings
 from worker.delivery.outcomes import VALIDATION_FAILED
 from worker.http.signing import DEFAULT_TOLERANCE_S, SignatureVerdict
 
@@ -102,54 +97,30 @@ def listen(
       1  no secret, or the address cannot be bound
       2  wrong usage or configuration
     """
-    secret, others = _secrets(secret_stdin)
+    settings = checked_settings()
+    secret = secret_or_setting(secret_stdin, settings.webhook_secret, "WEBHOOK_SECRET").encode()
+    # The secrets that a sender may use by mistake.
+    others = {name: each.encode() for name, each in shared_secrets(settings).items() if each.encode() != secret}
     failures = tuple(status for status in fail for _ in range(times))
     faults = FaultInjection(failures, retry_after, delay, drop)
-    reader_gone = threading.Event()
 
     def show(received: Received) -> None:
         diagnosis = explain(secret, received.headers, received.body, received.verdict, received.at, others)
         saved = None if save is None else _save(save, received)
-        try:
-            if as_json:
-                echo(_line(received, diagnosis, saved))
-            else:
-                echo_styled(_block(received, diagnosis, saved))
-        except BrokenPipeError:
-            reader_gone.set()
+        if as_json:
+            echo(_line(received, diagnosis, saved))
+        else:
+            echo_styled(_block(received, diagnosis, saved))
 
     receiver = _open(host, port, secret, faults, show)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with receiver:
             echo(f"Listening on {receiver.url} (Ctrl-C to stop)", err=as_json)
-            reader_gone.wait()
-        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))  # ends a command without output
+            while True:
+                signal.pause()
     except KeyboardInterrupt:
         echo(f"Stopped after {receiver.count} requests.", err=True)
-
-
-def _secrets(from_stdin: bool) -> tuple[bytes, dict[str, bytes]]:
-    """Return the secret that verifies requests, and the secrets that a sender may use by mistake, by name."""
-    if from_stdin:
-        secret, settings = secret_line(), _valid_settings()
-    else:
-        settings = checked_settings()
-        secret = (settings.webhook_secret or "").encode()
-    if not secret:
-        raise click.ClickException(
-            "No secret to verify with; set WEBHOOK_SECRET, or pass the secret on standard input with --secret-stdin."
-        )
-    others = {} if settings is None else shared_secrets(settings)
-    return secret, {name: other.encode() for name, other in others.items() if other.encode() != secret}
-
-
-def _valid_settings() -> Settings | None:
-    """Return the settings if they are valid; only the diagnosis uses them."""
-    try:
-        return load_settings()
-    except InvalidSettings:
-        return None
 
 
 def _save(folder: Path, received: Received) -> Path | None:
@@ -164,8 +135,8 @@ def _open(host: str, port: int, secret: bytes, faults: FaultInjection, show: Cal
     try:
         return LocalReceiver([secret], utc_now, host=host, port=port, faults=faults, on_received=show)
     except OSError as error:
-        cause = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-        raise click.ClickException(f"Cannot listen on {host} port {port}: {cause}. Choose another with --port.") from None
+        cause = error.strerror or error
+        raise Refused(f"Cannot listen on {host} port {port}: {cause}. Choose another with --port.") from None
 
 
 def _line(received: Received, diagnosis: str | None, saved: Path | None) -> str:
@@ -227,9 +198,8 @@ def _response(received: Received) -> str:
 
 
 def _plain(text: str | None) -> str:
-    """Return a sender's text, safe for a terminal; letters that its encoding lacks become `?`."""
+    """Return a sender's text, safe for a terminal."""
     if text is None:
         return "-"
     short = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
-    encoding = sys.stdout.encoding
-    return printable(short).encode(encoding, "replace").decode(encoding)
+    return printable(short)

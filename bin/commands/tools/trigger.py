@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from bin.checks.machine import is_loopback
 from bin.cli.installation import checked_settings
 from bin.cli.output import Refused, echo, echo_styled
 from bin.cli.records import json_option, print_record
-from bin.cli.terminal import secret_line
+from bin.cli.terminal import secret_or_setting
 from bin.receiver_kit import cases, saved_requests
 from bin.receiver_kit.receiver import DEFAULT_PORT
 from bin.receiver_kit.saved_requests import SavedRequest
@@ -139,18 +140,19 @@ def trigger(
             "--replay, --ticket requires --event."
         )
     settings = checked_settings()
+    read_secret = partial(secret_or_setting, secret_stdin, settings.webhook_secret, "WEBHOOK_SECRET")
     if _is_local(url):
         # The URL policy refuses the name `localhost`, which every host has.
         url = _LOCALHOST.sub(r"\g<1>127.0.0.1", url)
     client = _ReceiverClient(settings, url)
     if chosen:
-        sample = cases.SampleRequests(lambda: _message(url), _secret(settings, secret_stdin))
+        sample = cases.SampleRequests(lambda: _message(url), read_secret())
         has_passed = _run_cases(client, chosen, sample, as_json)
     elif replay:
-        has_passed = _replay(client, replay, _secret(settings, secret_stdin) if resign else None, as_json)
+        has_passed = _replay(client, replay, read_secret() if resign else None, as_json)
     else:
         message = _message(url) if event is None else cases.sample_event(_message(url), _EVENTS[event], ticket)
-        has_passed = _deliver(client, _changed(message, overrides), _secret(settings, secret_stdin), as_json)
+        has_passed = _deliver(client, _changed(message, overrides), read_secret(), as_json)
     if not has_passed:
         raise SystemExit(1)
 
@@ -177,18 +179,6 @@ class _ReceiverClient:
         """Send one request of a case."""
         outcome = self.post(request.headers, request.body)
         return cases.CaseResponse(request, outcome, self.verdict(outcome, utc_now()))
-
-
-def _secret(settings: Settings, from_stdin: bool) -> str:
-    try:
-        secret = secret_line().decode() if from_stdin else settings.webhook_secret
-    except UnicodeDecodeError:
-        raise Refused("The secret is not valid UTF-8; secrets of RiskRelay are UTF-8 text.") from None
-    if not secret:
-        raise Refused(
-            "No secret to sign with; set WEBHOOK_SECRET, or pass the secret on standard input with --secret-stdin."
-        )
-    return secret
 
 
 def _deliver(client: _ReceiverClient, message: Message, secret: str, as_json: bool) -> bool:

@@ -474,8 +474,3 @@ def test_a_file_without_a_request_is_reported_in_one_line(
 )
 def test_conflicting_options_are_wrong_usage(trigger: Callable[..., Result], words: tuple[str, ...]) -> None:
     assert trigger(*words).exit_code == 2
-
-
-def test_a_secret_that_is_not_utf_8_is_refused(trigger: Callable[..., Result], tmp_path: Path) -> None:
-    result = CliRunner().invoke(riskrelay, ["trigger", "--secret-stdin"], input=b"\xff\n")
-    assert (result.exit_code, "not valid UTF-8" in result.stderr) == (1, True)

@@ -39,7 +39,7 @@ STANDARD_SECRET: Final = f"whsec_{b64encode(b's' * 32).decode()}"
 
 
 def report_of(receipt: Any, secret: str | None = None, log: Any = None) -> ReceiptReport:
-    check = None if secret is None else signature_check(receipt["export_id"], secret.encode())
+    check = None if secret is None else signature_check(receipt["export_id"], secret)
     return verify_receipt(receipt, forms, check, log)
 
 
