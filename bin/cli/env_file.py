@@ -2,26 +2,19 @@
 
 The new text is written to a temporary file with mode 0600, which replaces `.env` once it is on the disk: an interruption
 leaves either the old or the new file.
-
-A new first key is refused if the line of the keys cannot be parsed, and if the file is not the source of the keys in use: a
-key added there would have no effect.
 """
 
 import base64
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bin.cli.output import Refused
+from bin.cli.output import Refused, writing
 from runtime.files import replacing
 
-_LINE: Final = re.compile(
-    r"^(?P<name>[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=[ \t]*)(?P<quote>['\"]?)(?P<keys>[A-Za-z0-9+/=, ]+)(?P=quote)"
-    r"(?=[ \t]*(?:#.*)?\r?$)",
-    re.MULTILINE,
-)
+#: What stands before the value of a setting in the file; `{}` is its name.
+_BEFORE: Final = r"^[ \t]*(?:export[ \t]+)?{}[ \t]*=[ \t]*"
 
 
 def by_hand(where: str) -> str:
@@ -32,37 +25,23 @@ def by_hand(where: str) -> str:
     )
 
 
-def put_in_front(env_file: Path, key: bytes, in_use: Sequence[bytes]) -> None:
-    """Put `key` in front of the keys of `env_file`. Raises Refused unless those are the keys `in_use`."""
+def put_in_front(env_file: Path, key: bytes) -> None:
+    """Put `key` in front of the keys in `env_file`. Raises Refused unless the file has a line for them."""
     path = env_file.resolve()
-    try:
-        text = path.read_bytes().decode()
-        changed = _with_key(text, key, in_use)
-        if changed is None:
-            raise Refused(by_hand(f"does not come from a line of {path} that can be changed here"))
+    with writing(path, "Nothing was changed."):
+        text, encoded = path.read_bytes().decode(), base64.b64encode(key).decode()
+        changed, count = re.subn(_BEFORE.format("ENCRYPTION_KEYS") + "['\"]?", rf"\g<0>{encoded},", text, flags=re.MULTILINE)
+        if not count:
+            raise Refused(by_hand(f"does not come from a line of {path}"))
         _replace(path, changed)
-    except OSError as failed:
-        raise Refused(f"{path} cannot be written: {failed.strerror}; nothing was changed.") from None
 
 
 def set_line(env_file: Path, name: str, value: str) -> None:
     """Replace the value of a setting in `env_file`, or add a line for it. Raises OSError."""
     path = env_file.resolve()
     text = path.read_text(encoding="utf-8")
-    line = re.compile(rf"^([ \t]*(?:export[ \t]+)?{name}[ \t]*=).*$", re.MULTILINE)
-    changed, count = line.subn(rf"\g<1>{value}", text)
+    changed, count = re.subn(f"({_BEFORE.format(name)}).*$", rf"\g<1>{value}", text, flags=re.MULTILINE)
     _replace(path, changed if count else f"{text.removesuffix(chr(10))}\n{name}={value}\n".lstrip("\n"))
-
-
-def _with_key(text: str, key: bytes, in_use: Sequence[bytes]) -> str | None:
-    lines = list(_LINE.finditer(text))
-    if len(lines) != 1:
-        return None
-    [line] = lines
-    if [base64.b64decode(part) for part in line["keys"].split(",") if part.strip()] != list(in_use):
-        return None
-    at = line.start("keys")
-    return f"{text[:at]}{base64.b64encode(key).decode()},{text[at:]}"
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,6 +1,6 @@
 """Types of options: text, numbers that fit into the database, so that a typing error is refused, and lists with commas."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -81,8 +81,3 @@ def options(*each: Callable[[Command], Command]) -> Callable[[Command], Command]
         return command
 
     return add
-
-
-def several_of(words: Iterable[str]) -> ValueList:
-    """Return the type of a list of these words; an error names all of them."""
-    return ValueList(click.Choice([*map(str, words)]))

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from bin.cli.output import Refused, echo, write_file
+from bin.cli.output import echo, write_file, writing
 from runtime.files import replacing
 
 
 def write_private(path: Path | None, parts: Iterable[str]) -> None:
     """Write text to a file with mode 0600 and replace the file as a whole, or write to standard output without a path.
 
-    Its folder is created if missing. Raises Refused if it cannot be written.
+    Raises Refused if it cannot be written.
     """
     if path is None:
         # Escapes would change a file, but third-party text must not control a terminal.
@@ -20,9 +20,5 @@ def write_private(path: Path | None, parts: Iterable[str]) -> None:
         for part in parts:
             write(part)
         return
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.writelines(parts)
-    except OSError as failed:
-        raise Refused(f"{path} cannot be written: {failed.strerror}.") from None
+    with writing(path), replacing(path) as file:
+        file.writelines(parts)

@@ -12,6 +12,7 @@ import click
 from bin.cli.database_command import with_database
 from bin.cli.installation import alone, opened
 from bin.cli.option_types import LIMIT
+from bin.cli.output import writing
 from bin.cli.private_files import write_private
 from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.terminal import progress_bar
@@ -124,6 +125,10 @@ def export(file: Path | None) -> None:
     Exit codes: 0 written, 1 write failed or database unavailable, 2 wrong usage or settings.
     """
     with opened():
+        if file is not None:
+            with writing(file):
+                # As `backup` does: this may be the first file in its folder.
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(file, erasure_replay.lines())
 
 

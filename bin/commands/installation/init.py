@@ -9,14 +9,14 @@ import base64
 import secrets
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
 from bin.cli.env_file import set_line
 from bin.cli.installation import SHARED_SECRETS, alone, checked_settings, database_at, is_in_environment, make_data_dir
-from bin.cli.output import Refused, echo
+from bin.cli.output import Refused, echo, writing
 from runtime.clock import utc_now
 from runtime.files import replacing
 from schemas.base.principal import ABILITIES, TokenKind
@@ -34,6 +34,7 @@ FIRST_TOKEN = "first-token"  # noqa: S105 - the name of a file
 SECRET_BYTES = 32
 #: How long to wait for another `init`: creating the first records takes milliseconds.
 _OTHER_INIT_WITHIN_S = 10.0
+_FIX = "Create its folder, free space, or become the owner of the folder."
 
 _HEADER = """\
 # Settings of this installation; docs/settings.md lists all settings. The environment takes precedence over this file.
@@ -101,7 +102,7 @@ def _add_secrets(env_file: Path) -> list[str]:
     The caller holds the lock. The settings are read again, because another `init` may have added secrets before.
     """
     settings, is_new, added = checked_settings(), not env_file.exists(), []
-    with _writing(env_file):
+    with writing(env_file, _FIX):
         if is_new:
             with replacing(env_file) as file:
                 file.write(_HEADER)
@@ -151,18 +152,8 @@ def _keep_token(token: str, path: Path) -> str:
     """
     if sys.stdout.isatty():
         return f"The first API token, shown only once: {token}"
-    with _writing(path):
+    with writing(path, _FIX):
         path.unlink(missing_ok=True)
         with replacing(path) as file:
             file.write(f"{token}\n")
     return f"The first API token is in {path}; store it elsewhere and delete the file."
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Raise Refused with the fix if a file cannot be written."""
-    try:
-        yield
-    except OSError as failed:
-        fix = "create its folder, free space, or become the owner of the folder"
-        raise Refused(f"{path} cannot be written: {failed.strerror}; {fix}.") from None

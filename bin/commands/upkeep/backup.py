@@ -7,16 +7,17 @@ beside another backup.
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from bin.cli.installation import alone, opened
-from bin.cli.output import Refused, echo
+from bin.cli.output import Refused, echo, writing
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
@@ -78,22 +79,14 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
 
 def _path_in(place: Path, taken_at: datetime, *, is_folder: bool, force: bool) -> Path:
     """Return the path of the new backup, after creating its folder. Raises Refused unless it can be written there."""
-    try:
+    with writing(place):
         if is_folder:
-            _make_folder(place)
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = place / backup_files.name_at(taken_at) if place.is_dir() else place
         exists = require_replaceable(path)
-    except OSError as failed:
-        raise Refused(f"{place} cannot be written: {failed.strerror}.") from None
     if exists and not force:
         raise Refused(f"{path} already exists. Use another file name, or --force to overwrite it.")
     return path
-
-
-def _make_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise click.UsageError(f"{folder} is a file; --keep and a trailing slash need a folder.")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _require_another(path: Path) -> None:
@@ -113,9 +106,9 @@ def _ensure_canary(settings: Settings) -> None:
 def _taken(settings: Settings, path: Path, taken_at: datetime) -> dict[str, Any]:
     """Write a backup and return its record."""
     exports = restoring.contents().exports
-    with _part(path) as part, _progress() as report:
+    with _part(path) as part, progress_bar(1, "Copying") as bar:
         try:
-            backup_files.take(settings.database_url, part, report)
+            backup_files.take(settings.database_url, part, partial(_report, bar))
         except BackupRefused as refused:
             raise Refused(str(refused)) from None
         part.rename(path)
@@ -145,7 +138,7 @@ def _store_time(taken_at: datetime) -> None:
 def _part(path: Path) -> Iterator[Path]:
     """Create the temporary file with mode 0600; it is deleted afterwards unless it was renamed."""
     part = path.with_name(f".{path.name}{PART}")
-    try:
+    with writing(path, "Become the owner of its folder or create its folder, free space, or use another path."):
         _remove_leftovers(path.parent)
         _remove(part)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -155,9 +148,6 @@ def _part(path: Path) -> Iterator[Path]:
                 yield part
             finally:
                 _remove(part)
-    except OSError as failed:
-        fix = "check the owner and the free space of its folder" if path.parent.is_dir() else "create its folder"
-        raise Refused(f"{path} cannot be written: {failed.strerror or failed}; {fix}, or use another path.") from None
 
 
 def _remove_leftovers(folder: Path) -> None:
@@ -185,13 +175,7 @@ def _remove_older(folder: Path, keep: int, taken: Path) -> list[Path]:
     return older
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on a terminal; PostgreSQL reports no progress."""
-    with progress_bar(1, "Copying") as bar:
-
-        def report(left: int, of: int) -> None:
-            bar.length = max(of, 1)
-            bar.update(of - left - bar.pos)
-
-        yield report
+def _report(bar: Any, left: int, of: int) -> None:
+    """Show the progress; PostgreSQL reports none."""
+    bar.length = max(of, 1)
+    bar.update(of - left - bar.pos)

@@ -80,11 +80,6 @@ def _until(settings: Settings, days: int | None) -> Cutoffs:
     return retention.cutoffs(clock.now(), age, settings.idempotency_ttl)
 
 
-def _remove(until: Cutoffs, limit: int, folder: Path | None) -> Counter[str]:
-    with alone(Lock.PRUNE, _LOCK_WITHIN_S), nullcontext() if folder is None else _archive(folder) as archive:
-        return _batches(until, limit, archive)
-
-
 @contextmanager
 def _archive(folder: Path) -> Iterator[Archive]:
     """Open an archive, or raise Refused with the fix; a batch that cannot be archived is not deleted."""
@@ -100,15 +95,16 @@ def _archive(folder: Path) -> Iterator[Archive]:
         raise Refused(f"{cause} Free space or use another folder; records that are not archived were not deleted.") from None
 
 
-def _batches(until: Cutoffs, limit: int, archive: Archive | None) -> Counter[str]:
+def _remove(until: Cutoffs, limit: int, folder: Path | None) -> Counter[str]:
     """Delete in batches, with pauses for other writers; a terminal shows a progress bar."""
-    is_watched, counts = sys.stderr.isatty(), Counter[str]()
-    # Count the rows first only for a progress bar: counting takes time.
-    length = retention.count_expired(until, limit).total() if is_watched else 0
-    with progress_bar(length, "Rows") as bar:
-        for gone in retention.purge(until, limit, archive):
-            counts += gone
-            bar.update(gone.total())
-            time.sleep(_PAUSE_S)
-    write_ahead_log_sql.empty()
+    counts = Counter[str]()
+    with alone(Lock.PRUNE, _LOCK_WITHIN_S), nullcontext() if folder is None else _archive(folder) as archive:
+        # Count the rows first only for a progress bar: counting takes time.
+        length = retention.count_expired(until, limit).total() if sys.stderr.isatty() else 0
+        with progress_bar(length, "Rows") as bar:
+            for gone in retention.purge(until, limit, archive):
+                counts += gone
+                bar.update(gone.total())
+                time.sleep(_PAUSE_S)
+        write_ahead_log_sql.empty()
     return counts

@@ -9,7 +9,7 @@ completes it.
 import sqlite3
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from http.client import HTTPException
 from pathlib import Path
@@ -23,13 +23,12 @@ from bin.cli.output import Refused, counted, echo
 from bin.cli.records import json_option, print_record
 from bin.processes.local_service import DIRECTLY, local_url
 from runtime.clock import utc_now
-from schemas.base.errors import NoEncryptionKey
 from schemas.base.timestamps import format_rfc3339
 from schemas.settings.definitions import Settings
 from storage.compliance import erasure_log, erasure_replay
 from storage.compliance.erasure_replay import DamagedReplay
 from storage.db import schema_version
-from storage.db.engine import connection, database, is_sqlite
+from storage.db.engine import connection, is_sqlite
 from storage.db.locks import Lock
 from storage.maintenance import backup as backup_files
 from storage.maintenance import restore as restoring
@@ -74,7 +73,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
     settings, now = checked_settings(), utc_now()
     make_data_dir(settings)
     # In this order: an error of a copy says that the database is unchanged.
-    with _opened(settings), _refusals(), nullcontext() if dry_run else _alone():
+    with database_at(settings.database_url), _refusals(), _connected(), nullcontext() if dry_run else _alone():
         backup = backup_files.examine(file, Vault(settings.encryption_keys))
         if redactions is not None:
             erasure_replay.require_intact(redactions)
@@ -84,7 +83,9 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         if needs_consent and not sys.stdin.isatty():
             obstacles.append(f"{_what_is_replaced(before)} would be replaced; use --replace to allow it.")
         if dry_run:
-            _print_plan(_plan(file, settings, backup, before, redactions, obstacles), as_json)
+            print_record(_plan(file, settings, backup, before, redactions, obstacles), as_json)
+            if obstacles:
+                raise SystemExit(1)
             return
         if obstacles:
             raise Refused(" ".join(obstacles))
@@ -103,8 +104,6 @@ def _refusals() -> Iterator[None]:
         yield
     except BackupRefused as refused:
         raise Refused(str(refused)) from None
-    except NoEncryptionKey:
-        raise Refused("ENCRYPTION_KEYS is not set; restore the .env that belongs to the backup.") from None
     except DamagedReplay as damaged:
         raise Refused(f"The --redactions file is damaged: {damaged}; write it again with `compliance export`.") from None
     except (DumpFailed, DamagedCopy, sqlite3.Error) as failed:
@@ -120,14 +119,9 @@ def _alone() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _opened(settings: Settings) -> Iterator[None]:
-    """Open the database in any state: it may be empty, old, damaged or missing."""
-    with database_at(settings.database_url):
-        if is_sqlite() and not (folder := Path(database.obj.database).parent).is_dir():
-            raise Refused(f"{folder} is not a folder; create it, or set DATABASE_URL to another file.")
-        with nullcontext() if is_sqlite() else connection():
-            yield
+def _connected() -> AbstractContextManager[None]:
+    """Connect to PostgreSQL; a file of SQLite may be empty, old, damaged or missing, and is replaced."""
+    return nullcontext() if is_sqlite() else connection()
 
 
 def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
@@ -173,7 +167,7 @@ def _plan(
     redactions: Path | None,
     obstacles: Sequence[str],
 ) -> dict[str, Any]:
-    """Return the plan of a restore."""
+    """Return the plan of a restore: what it would do, and why it would be refused."""
     erasures = {line for source in _sources(settings, redactions) for line in erasure_replay.erasures_in(source)}
     if before.has_erasure_log:
         with connection():
@@ -187,28 +181,6 @@ def _plan(
         "replaces_exports": before.contents and before.contents.exports,
         "obstacles": list(obstacles),
     }
-
-
-def _print_plan(plan: dict[str, Any], as_json: bool) -> None:
-    """Print a dry run's plan; exit with code 1 if a restore would be refused."""
-    obstacles = plan["obstacles"]
-    if as_json:
-        print_record(plan, as_json)
-    else:
-        migrations = ", ".join(plan["would_run"])
-        accounts, exports = plan["replaces_accounts"], plan["replaces_exports"]
-        replaced = f"{counted(accounts, 'account')} and {counted(exports, 'export')}"
-        echo(f"{plan['file']} is a complete backup, and ENCRYPTION_KEYS has its key.")
-        echo(f"A restore would replace {'a database that cannot be read' if accounts is None else replaced}.")
-        if migrations:
-            echo(f"It would migrate the backup: {migrations}.")
-        echo(f"It would pause {counted(plan['would_pause'], 'target')}.")
-        echo(f"It would repeat {counted(plan['would_redact'], 'redaction')} made after the backup.")
-        echo("Nothing was changed.")
-        for obstacle in obstacles:
-            echo(f"riskrelay: A restore would be refused: {obstacle}", err=True)
-    if obstacles:
-        raise SystemExit(1)
 
 
 def _restored(

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import Final
 
 import click
-from click.core import ParameterSource
 
 from bin.cli.env_file import by_hand, put_in_front
 from bin.cli.installation import alone, is_in_environment, opened
@@ -32,6 +31,8 @@ from storage.secrets.key_check import check_keys, renew_canary
 from storage.secrets.vault import Vault
 
 _SETTING: Final = "ENCRYPTION_KEYS"
+#: More values than any installation has.
+_ALL: Final = 1_000_000
 #: The fix for an unreadable value, by its table. ID tokens, uploads and mails of links are deleted automatically.
 _FIXES: Final = {
     "targets": "set it again",
@@ -43,9 +44,9 @@ _FIXES: Final = {
 @click.command("rotate-keys")
 @click.option("--generate", is_flag=True, help="Only add a new first key to ENCRYPTION_KEYS in the .env in use.")
 @click.option("--dry-run", is_flag=True, help="Only count the values that would be encrypted again.")
-@click.option("--limit", type=LIMIT, default=1_000_000, show_default=True, help="Maximum number of values to encrypt.")
+@click.option("--limit", type=LIMIT, help=f"Maximum number of values to encrypt; default: {_ALL}.")
 @json_option
-def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> None:
+def rotate_keys(generate: bool, dry_run: bool, limit: int | None, as_json: bool) -> None:
     """Encrypt secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed.
 
     Example: riskrelay rotate-keys --generate
@@ -53,7 +54,7 @@ def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> Non
     Exit codes: 0 done, 1 refused or a value that no key decrypts, 2 wrong usage or settings.
     """
     if generate:
-        if dry_run or _is_given("limit"):
+        if dry_run or limit:
             raise click.UsageError("--generate has neither --dry-run nor --limit: it changes one line of .env.")
         _generate(as_json)
         return
@@ -64,15 +65,11 @@ def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> Non
         if not dry_run and is_from_file and (key_rotation.survey(vault).outdated or key_rotation.needs_older_keys(vault)):
             # Even if there is no secret: a service with only the older keys is not ready once the canary is renewed.
             _require_restarted()
-        reencrypted = 0 if dry_run else _rotate(vault, limit)
+        reencrypted = 0 if dry_run else _rotate(vault, limit or _ALL)
         found = key_rotation.survey(vault)
         _print(reencrypted, found, settings, vault, as_json)
     if found.unreadable:
         raise SystemExit(1)
-
-
-def _is_given(option: str) -> bool:
-    return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _generate(as_json: bool) -> None:
@@ -82,7 +79,7 @@ def _generate(as_json: bool) -> None:
     with opened() as settings, alone(Lock.ROTATE_KEYS):
         # A new key in front of wrong ones would hide the mistake.
         check_keys(Vault(settings.encryption_keys), utc_now())
-        put_in_front(env_file, os.urandom(KEY_BYTES), settings.encryption_keys)
+        put_in_front(env_file, os.urandom(KEY_BYTES))
     print_record({"env_file": str(env_file), "keys": len(settings.encryption_keys) + 1}, as_json)
     if not as_json:
         echo("Next, restart service and workers on every host that uses these ENCRYPTION_KEYS. Then run:")
