@@ -4,17 +4,19 @@ When interrupted, the command finishes the current batch and leaves the rest to 
 once the lease expires.
 """
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from threading import Event
+from types import FrameType
 from typing import Any, Final
 
 import click
 
 from bin.cli.account_option import account_or_only
 from bin.cli.installation import opened
-from bin.cli.interruption import Interruption
 from bin.cli.option_types import ROW_ID, options, require_one
 from bin.cli.output import Refused, echo
 from bin.cli.records import Command, RecordTable, json_option, print_record
@@ -33,7 +35,7 @@ from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.bulk_jobs import BulkJobStatus
 from schemas.triage.export_filter import ExportFilterForm, ExportQuery
 from service.operations.wiring import build_operations
-from storage.accounts import accounts, projects
+from storage.accounts import projects
 from storage.accounts.account_limits import account_limits
 from storage.db import engine
 from storage.db.leases import BatchProgress, JobLease
@@ -168,8 +170,6 @@ def _account_of(decision: BulkDecision, query: ExportQuery) -> int:
         return targets.account_of(targets.find_row(target_id))
     if query.project_ids:
         return projects.get_project(query.project_ids[0]).account_id
-    if accounts.are_several():
-        raise click.UsageError("There are several accounts; use --account.")
     return account_or_only(None)
 
 
@@ -215,10 +215,27 @@ def process(
     """Process the batches of a job until none is left; return the last progress. Raises Refused when interrupted."""
     # Each batch takes a connection of its own, so that no connection is held while workers are notified.
     engine.release()
-    with Interruption() as interruption, progress_bar(total, held.id) as bar:
-        while (step := task.process_batch(held)).progress is BatchProgress.MORE and not interruption.is_wanted:
+    with _interruption() as interrupted, progress_bar(total, held.id) as bar:
+        while (step := task.process_batch(held)).progress is BatchProgress.MORE and not interrupted.is_set():
             bar.update(step.processed)
     if step.progress is BatchProgress.MORE:
         release(held, utc_now())
         raise Refused(f"Interrupted; a worker continues {held.id}. To cancel it: `export {command} --cancel {held.id}`.")
     return step.progress
+
+
+@contextmanager
+def _interruption() -> Iterator[Event]:
+    """Yield an event that the first SIGINT or SIGTERM sets, to finish the current batch; a second one ends the command."""
+    interrupted = Event()
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupted
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

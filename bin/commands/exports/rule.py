@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.database_command import with_database
-from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, options, several_of
+from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, options
 from bin.cli.records import Record, RecordTable
 from bin.cli.request_bodies import given, present
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
@@ -32,7 +32,9 @@ _rule_options: Final = options(
     click.option(
         "--severity", "severity_at_least", type=click.Choice(SEVERITIES), help="Match this severity or a higher one."
     ),
-    click.option("--source", "sources", type=several_of(SOURCE_TYPES), help="Match these sources, separated by commas."),
+    click.option(
+        "--source", "sources", type=ValueList(click.Choice(SOURCE_TYPES)), help="Match these sources, separated by commas."
+    ),
     click.option(
         "--rule-code", "rule", metavar="PATTERN", help="Match this pattern with the rule code; * and ? are wildcards."
     ),

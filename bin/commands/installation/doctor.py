@@ -65,18 +65,17 @@ def doctor(as_json: bool) -> None:
     Exit codes: 0 no failures (warnings are possible), 1 failures, 2 wrong settings.
     """
     found: list[CheckResult] = []
-    has_settings = True
     for each in run_checks():
         found.append(each)
-        has_settings = has_settings and not (each.name == "settings" and each.level is Level.FAILURE)
         if not as_json:
             echo(_line(each))
     if as_json:
         print_record({"status": worst(found).value, "checks": [each.record() for each in found]}, as_json)
     else:
         echo(_conclusion(found))
-    if worst(found) is Level.FAILURE:
-        raise SystemExit(1 if has_settings else 2)
+    failed = {each.name for each in found if each.level is Level.FAILURE}
+    if failed:
+        raise SystemExit(2 if "settings" in failed else 1)
 
 
 def run_checks() -> Iterator[CheckResult]:
