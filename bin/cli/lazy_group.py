@@ -5,7 +5,6 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from typing import Any, Final, cast
 
 import click
@@ -27,8 +26,6 @@ _MODULES: Final = {
     **{name: f"upkeep.{name}" for name in ("backup", "restore", "prune", "rotate-keys")},
     **{name: f"tools.{name}" for name in ("listen", "trigger", "import-scan", "demo", "completion")},
 }
-#: Names of commands in other tools, with our names for them.
-_SYNONYMS: Final = {"delete": ("remove", "revoke"), "create": ("add",), "add": ("create",), "status": ("doctor",)}
 
 
 class LazyGroup(click.Group):
@@ -38,6 +35,8 @@ class LazyGroup(click.Group):
         super().__init__(*args, **attributes)
         self._within = within
         self._table = commands_of(*within)
+        # Only the names are used: the error about an unknown command suggests similar ones.
+        self.commands = {name: click.Command(name) for name in self._table}
         self._default = DEFAULTS.get(" ".join(within))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -45,17 +44,6 @@ class LazyGroup(click.Group):
         if self._default and args and args[0].startswith("--") and args[0] not in ctx.help_option_names:
             args = [self._default, *args]
         return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that `args` begin with; the error about an unknown command names similar commands."""
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as unknown:
-            alike = [name for name in _SYNONYMS.get(args[0], ()) if name in self._table]
-            alike += get_close_matches(args[0], self._table, n=2)
-            if args[0] not in self._table and alike:
-                unknown.message += f" Did you mean {' or '.join(dict.fromkeys(alike))}?"  # type: ignore[misc]  # final
-            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the table."""

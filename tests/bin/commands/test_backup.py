@@ -425,7 +425,7 @@ def test_a_restore_to_an_unavailable_or_foreign_database_is_refused(
 ) -> None:
     file = operator.backed_up()
     if operator.url.startswith("sqlite"):
-        assert "unable to open database file" in operator.refused(
+        assert "a folder that does not exist" in operator.refused(
             "restore", file, DATABASE_URL=f"sqlite:///{operator.folder}/no/x.db"
         )
         return

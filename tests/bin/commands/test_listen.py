@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -539,19 +538,6 @@ def test_listen_prints_and_saves_events(run: Callable[..., Listening], tmp_path:
     assert [each.body for each in saved] == [body_of(), event_of(TicketEventType.REOPENED)]
 
 
-def test_listen_exits_if_its_output_is_closed(run: Callable[..., Listening]) -> None:
-    listening = run("--port", "0")
-    url = listening.url()
-    with listening.process as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        with suppress(requests.ConnectionError):  # it may exit before it responds
-            deliver(url, at=now())
-        assert process.wait(timeout=30) == 1
-        assert process.stderr.read() == b""
-
-
 def test_json_prints_one_line_per_request_on_standard_output_and_nothing_else(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0", "--json", "--fail", "429", "--retry-after", "1")
     url = listening.url(on_stderr=True)
@@ -672,7 +658,7 @@ def test_a_port_in_use_is_reported_in_one_line(run: Callable[..., Listening], st
     code, out, err = run("--port", port).finish()
     assert (code, out) == (1, "")
     cause = f"Cannot listen on 127.0.0.1 port {port}: Address already in use."
-    assert err == f"Error: {cause} Choose another with --port.\n"
+    assert err == f"riskrelay: {cause} Choose another with --port.\n"
 
 
 def test_invalid_settings_are_reported_with_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
