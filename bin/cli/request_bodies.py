@@ -2,42 +2,35 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import click
-from marshmallow import ValidationError
 
 from bin.cli.option_types import TEXT
 from bin.cli.output import Refused
-from schemas.base.fields import Form, Text
+from schemas.base.errors import ValidationFailed
+from schemas.base.fields import Form
 from schemas.base.strict_json import MalformedJson, parse
-from schemas.content_policy import rules
 from schemas.content_policy.checked_form import read_checked
 
 
 class FieldText(click.ParamType[str]):
-    """Text within the bounds that a field of a request body has, without forbidden content."""
+    """Text that a field of a request body accepts."""
 
     name = "text"
 
     def __init__(self, form: type[Form], field: str) -> None:
-        self._field = cast(Text, form().fields[field])
+        self._form, self._field = form(), field
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text; a text that the field refuses is wrong usage."""
         text = TEXT.convert(value, param, ctx)
         try:
-            self._field.deserialize(text)
-        except ValidationError:
-            most = self._field.max_length
-            bounds = (
-                f"1 to {most} characters, and more than white space"
-                if self._field.min_length
-                else f"at most {most} characters"
-            )
-            self.fail(f"Use {bounds}.", param, ctx)
-        for problem in rules.find([text], frozenset()):
-            self.fail(problem.message, param, ctx)
+            checked(self._form, {self._field: text})
+        except ValidationFailed as invalid:
+            for problem in invalid.problems:
+                if problem.path == f"/{self._field}":
+                    self.fail(problem.message, param, ctx)
         return text
 
 

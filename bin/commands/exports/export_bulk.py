@@ -51,28 +51,22 @@ BULK_JOBS: Final = RecordTable(
 
 HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."
 
-#: The option of each filter of the API. The target of a decision is another option than its filter by target.
-_OPTION_OF: Final = {
-    "status": "--status",
-    "severity": "--severity",
-    "project_id": "--project",
-    "source": "--source",
-    "rule": "--rule",
-    "host": "--host",
-    "q": "--search",
-    "created_after": "--created-after",
-    "created_before": "--created-before",
-}
 _FIELDS: Final = ExportFilterForm().fields
+#: The options of filters of the API that have another name.
+_RENAMED: Final = {"project_id": "--project", "q": "--search", "target_id": "--target"}
+
+
+def _option_of(name: str) -> str:
+    return _RENAMED.get(name, f"--{name.replace('_', '-')}")
 
 
 def filter_options(target_option: str | None = None) -> Callable[[Command], Command]:
     """Add the options that filter exports; with `target_option`, also the filter by target."""
-    names = {**_OPTION_OF, **({"target_id": target_option} if target_option else {})}
+    names = {name: _option_of(name) for name in _FIELDS if name != "target_id"}
     return options(
         *(
             click.option(option, f"filter_{name}", help=_FIELDS[name].metadata["description"])
-            for name, option in names.items()
+            for name, option in {**names, **({"target_id": target_option} if target_option else {})}.items()
         ),
         click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account."),
     )
@@ -94,8 +88,7 @@ def read_filters(filters: Mapping[str, str]) -> ExportQuery:
     try:
         query: ExportQuery = checked(ExportFilterForm(), filters)
     except ValidationFailed as invalid:
-        problems = ((each.path.split("/")[1], each.message) for each in invalid.problems)
-        named = ((_OPTION_OF.get(name, "Target"), message) for name, message in problems)
+        named = ((_option_of(each.path.split("/")[1]), each.message) for each in invalid.problems)
         raise click.UsageError(" ".join(f"{option}: {message}" for option, message in named)) from None
     return query
 

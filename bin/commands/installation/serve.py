@@ -1,6 +1,5 @@
 """`serve`: run the HTTP service under gunicorn."""
 
-import errno
 import logging
 import os
 import socket
@@ -57,10 +56,8 @@ def require_free(bind: str) -> None:
         try:
             probe.bind((host.strip("[]"), int(port)))
         except OSError as failed:
-            in_use = failed.errno == errno.EADDRINUSE
-            problem = "is in use" if in_use else f"cannot be bound: {failed.strerror}"
-            stop = "stop the process that listens there (RiskRelay may already be running), or " if in_use else ""
-            raise Refused(f"{bind} {problem}; {stop}set BIND to another address.") from None
+            fix = "stop the process that listens there (RiskRelay may already be running), or set BIND to another address"
+            raise Refused(f"{bind} cannot be bound: {failed.strerror}; {fix}.") from None
 
 
 def require_keys(settings: Settings) -> None:

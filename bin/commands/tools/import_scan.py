@@ -80,7 +80,8 @@ def import_scan(
     secret = secret_or_setting(secret_stdin, settings.scanner_shared_secret, "SCANNER_SHARED_SECRET").encode()
     if pages_file and format_ == "lighthouse":
         raise click.UsageError("A Lighthouse report is of one page, which it names; leave out --pages.")
-    content = _read(file)
+    with file.open("rb") as report:
+        content = report.read(MAX_REPORT_BYTES + 1)
     pages = _pages(pages_file) if pages_file else ()
     prepared = _prepared(content, format_, file, scan_run_id or run_number(content), pages)
     with progress_bar(len(prepared.postbacks), "Pages") as bar:
@@ -110,18 +111,10 @@ def checked_url(url: str, given_as: str, what: str = "the scanner secret") -> st
     return url
 
 
-def _read(file: Path) -> bytes:
-    try:
-        with file.open("rb") as report:
-            return report.read(MAX_REPORT_BYTES + 1)
-    except OSError as failed:
-        raise Refused(f"Cannot read {file}: {failed.strerror}.") from None
-
-
 def _pages(file: Path) -> tuple[str, ...]:
     """Return the URLs in a file of pages, none if it does not exist yet."""
     with writing(file, "Nothing was sent."):
-        content = _read(file) if require_replaceable(file) else b""
+        content = file.read_bytes() if require_replaceable(file) else b""
     lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
     for number, line in enumerate(lines, 1):
         if line and clean_url(line) is None:

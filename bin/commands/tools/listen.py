@@ -9,6 +9,7 @@ import json
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -59,10 +60,13 @@ _EXPECTED = (
 @click.option(
     "--times", type=click.IntRange(1), default=1, show_default=True, help="Number of requests that each --fail applies to."
 )
-@click.option("--retry-after", type=click.IntRange(0), help="Retry-After of a 429 or 503, in seconds.")
-@click.option("--delay", type=click.FloatRange(0, 86_400), default=0.0, help="Seconds to wait before each response.")
+@click.option("--retry-after", "retry_after_s", type=click.IntRange(0), help="Retry-After of a 429 or 503, in seconds.")
+@click.option(
+    "--delay", "delay_s", type=click.FloatRange(0, 86_400), default=0.0, help="Seconds to wait before each response."
+)
 @click.option(
     "--drop",
+    "drops",
     type=click.IntRange(0),
     default=0,
     help="After the failures, process this many requests and close the connection without a response.",
@@ -75,10 +79,8 @@ def listen(
     save: Path | None,
     fail: tuple[int, ...],
     times: int,
-    retry_after: int | None,
-    delay: float,
-    drop: int,
     as_json: bool,
+    **faults: Any,
 ) -> None:
     """Run a test receiver that verifies and prints deliveries, and can fail on request.
 
@@ -102,7 +104,6 @@ def listen(
     # The secrets that a sender may use by mistake.
     others = {name: each.encode() for name, each in shared_secrets(settings).items() if each.encode() != secret}
     failures = tuple(status for status in fail for _ in range(times))
-    faults = FaultInjection(failures, retry_after, delay, drop)
 
     def show(received: Received) -> None:
         diagnosis = explain(secret, received.headers, received.body, received.verdict, received.at, others)
@@ -112,7 +113,7 @@ def listen(
         else:
             echo_styled(_block(received, diagnosis, saved))
 
-    receiver = _open(host, port, secret, faults, show)
+    receiver = _open(host, port, secret, FaultInjection(failures, **faults), show)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with receiver:

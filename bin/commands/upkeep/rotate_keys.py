@@ -26,19 +26,13 @@ from storage.db.engine import transaction
 from storage.db.locks import Lock
 from storage.exports import worker_heartbeats
 from storage.maintenance import key_rotation
-from storage.maintenance.key_rotation import Survey, UnreadableValue
+from storage.maintenance.key_rotation import Survey
 from storage.secrets.key_check import check_keys, renew_canary
 from storage.secrets.vault import Vault
 
 _SETTING: Final = "ENCRYPTION_KEYS"
 #: More values than any installation has.
 _ALL: Final = 1_000_000
-#: The fix for an unreadable value, by its table. ID tokens, uploads and mails of links are deleted automatically.
-_FIXES: Final = {
-    "targets": "set it again",
-    "integration_secrets": "set it again",
-    "compliance_requests": "restore the key that encrypted it",
-}
 
 
 @click.command("rotate-keys")
@@ -126,13 +120,9 @@ def _print(reencrypted: int, found: Survey, settings: Settings, vault: Vault, as
         return
     print_record({**record, "unreadable": len(found.unreadable)}, as_json)
     for each in found.unreadable:
-        echo(f"riskrelay: {_problem(each)}", err=True)
+        fix = "restore the key that encrypted it, or set it again; an ID token or a link is deleted within a week"
+        echo(f"riskrelay: {each.table} {each.id}: no key decrypts {each.column}; {fix}.", err=True)
     echo(_conclusion(found, needs_older, len(settings.encryption_keys)))
-
-
-def _problem(each: UnreadableValue) -> str:
-    fix = _FIXES.get(each.table, "it is deleted within a week")
-    return f"{each.table} {each.id}: no key decrypts {each.column}; {fix}."
 
 
 def _conclusion(found: Survey, needs_older: bool, keys: int) -> str:

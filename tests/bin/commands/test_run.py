@@ -136,7 +136,7 @@ def test_a_port_in_use_is_reported_and_ends_with_a_failure(tmp_path: Path) -> No
         port = taken.getsockname()[1]
         ended = _run(tmp_path, BIND=f"127.0.0.1:{port}")
     assert ended.returncode == 1
-    assert f"127.0.0.1:{port} is in use; stop the process that listens there" in ended.stderr
+    assert f"127.0.0.1:{port} cannot be bound: Address already in use; stop the process that listens there" in ended.stderr
     assert list(processes_in(tmp_path)) == []
 
 
