@@ -29,7 +29,8 @@ _DEBIAN: Final = Path("/usr/lib/postgresql")
 #: The folder in which `bin/setup --test` installs servers.
 _IN_VENV: Final = Path(__file__).resolve().parents[2] / ".venv" / "servers" / "postgres"
 
-_CHUNK_BYTES: Final = 1 << 20
+#: The first part of a script, in which pg_restore sets the settings of its session.
+_HEAD_BYTES: Final = 1 << 20
 #: How many seconds a restore waits for a transaction that still uses the tables.
 _LOCK_WAIT_S: Final = 10
 #: pg_restore sets it since release 17, but servers before 17 do not know it. It is off by default.
@@ -60,8 +61,7 @@ def take(url: str, dump: IO[bytes]) -> None:
         f"--dbname={_address(url)}",
     ]
     with _running(command, url, stdout=subprocess.PIPE) as (dumping, stderr):
-        for chunk in _chunks(dumping):
-            dump.write(chunk)
+        shutil.copyfileobj(_pipe(dumping.stdout), dump)
         _require_success(dumping, stderr)
 
 
@@ -94,12 +94,14 @@ def put_in_place(dump: Path, url: str, statements: Sequence[str]) -> None:
         _running(writing, url, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as (psql, psql_stderr),
         _running(reading, stdout=subprocess.PIPE) as (restore, stderr),
     ):
+        source, script = _pipe(restore.stdout), _pipe(psql.stdin)
         try:
-            _feed(psql, [before.encode(), *_without_new_settings(_chunks(restore))])
+            script.write(before.encode())
+            script.write(source.read(_HEAD_BYTES).replace(_UNKNOWN_TO_OLD_SERVERS, b"", 1))
+            shutil.copyfileobj(source, script)
             # Before the COMMIT, because an incomplete dump ends like a complete one.
             _require_success(restore, stderr)
-            _feed(psql, [after.encode()])
-            psql.communicate()
+            psql.communicate(after.encode())
         except BrokenPipeError:
             psql.wait()
         _require_success(psql, psql_stderr)
@@ -122,24 +124,6 @@ def folder_for(server: int, folders: Iterable[Path]) -> Path:
 
 def _schema() -> str:
     return str(Select((), (fn.current_schema(),)).bind(database).scalar())
-
-
-def _without_new_settings(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Remove a statement that older servers do not know from the first lines."""
-    yield next(chunks, b"").replace(_UNKNOWN_TO_OLD_SERVERS, b"", 1)
-    yield from chunks
-
-
-def _feed(process: subprocess.Popen[bytes], chunks: Iterable[bytes]) -> None:
-    pipe = _pipe(process.stdin)
-    for chunk in chunks:
-        pipe.write(chunk)
-    pipe.flush()
-
-
-def _chunks(process: subprocess.Popen[bytes]) -> Iterator[bytes]:
-    while chunk := _pipe(process.stdout).read(_CHUNK_BYTES):
-        yield chunk
 
 
 def _pipe(end: IO[bytes] | None) -> IO[bytes]:
