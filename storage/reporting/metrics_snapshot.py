@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 from peewee import SQL, Case, Select, Tuple, fn
@@ -237,23 +236,14 @@ def _count_batch(tally: ExportCount) -> tuple[ExportCount, bool]:
     return ExportCount(tally.began_at, after, counts), sum(row[3] for row in found) < COUNT_BATCH
 
 
-#: Used if the lock file cannot be created.
-_IN_PROCESS: Final = Lock()
-
-
 @contextmanager
 def _try_exclusive(file: Path, now: datetime) -> Iterator[bool]:
-    """Yield whether this caller holds the lock file, and store the time in it; without a file, each process has a lock."""
+    """Yield whether this caller holds the lock file, and store the time in it; without a file, every caller does."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        is_taken = _IN_PROCESS.acquire(blocking=False)
-        try:
-            yield is_taken
-        finally:
-            if is_taken:
-                _IN_PROCESS.release()
+        yield True
         return
     try:
         is_taken = try_lock(descriptor)

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -387,25 +387,6 @@ def test_without_a_folder_each_process_takes_its_own_snapshots(tmp_path: Path) -
     assert one.figures(NOW) == one.figures(in_s(0.5))
     assert len(taker.lasts) == 1
     assert two.figures(NOW) is not None
-    assert len(taker.lasts) == 2
-
-
-def test_without_a_folder_one_scrape_of_a_process_at_a_time_takes_a_snapshot(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    taker = SnapshotTaker()
-    shared = SnapshotCache(tmp_path / "file" / "snapshot.json", taker)
-    first = shared.figures(NOW)
-    taker.cue.clear()
-    taker.began.clear()
-    with ThreadPoolExecutor(2) as pool:
-        under_way = pool.submit(shared.figures, in_s(15))
-        assert taker.began.wait(20)
-        meanwhile = pool.submit(shared.figures, in_s(15))
-        found = wait([meanwhile], timeout=2).done
-        taker.cue.set()
-        assert found
-        assert meanwhile.result() == first
-        assert under_way.result() != first
     assert len(taker.lasts) == 2
 
 
