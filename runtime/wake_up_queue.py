@@ -118,17 +118,11 @@ class BackgroundWakeUps(WakeUpQueue):
         self._start = threading.Lock()
 
     def notify(self) -> bool:
-        """Let the thread notify the workers; return whether it runs. An outage is logged."""
+        """Let the thread notify the workers; return True. An outage is logged."""
         self._requested.set()
         # Start the thread at the first notification: threads do not survive a fork.
         if self._start.acquire(blocking=False):
-            try:
-                threading.Thread(target=self._run, name="wake-ups", daemon=True).start()
-            except RuntimeError:
-                # The system has no thread left; the next notification tries again.
-                self._start.release()
-                _log.exception("notifying the workers failed, the sweep will find what is due")
-                return False
+            threading.Thread(target=self._run, name="wake-ups", daemon=True).start()
         return True
 
     def _run(self) -> None:

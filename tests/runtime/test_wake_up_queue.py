@@ -190,18 +190,6 @@ def test_background_notifications_reach_the_queue_after_each_acknowledgement(cli
     wait_until(lambda: waiting(client) == 1, 10)
 
 
-def test_a_thread_that_could_not_start_is_started_by_the_next_notification(client: Redis) -> None:
-    wake_ups = BackgroundWakeUps(client)
-    # No machine has enough memory for a stack of this size, so the thread cannot start.
-    before = threading.stack_size(1 << 50)
-    try:
-        assert not wake_ups.notify()
-    finally:
-        threading.stack_size(before)
-    assert wake_ups.notify()
-    wait_until(lambda: waiting(client) == 1, 10)
-
-
 def test_background_notifications_never_wait_for_redis_and_continue_after_a_failure(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
