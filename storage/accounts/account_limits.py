@@ -18,7 +18,7 @@ from schemas.exports.state_machine import FINISHED, ExportStatus
 from schemas.settings.definitions import Settings
 from storage.db import identifiers
 from storage.db.models import ExportRow, FindingRow, HandoffRow, ProjectRow, ReportUploadRow, TargetRow
-from storage.db.queries import tuples
+from storage.db.queries import tuples, where_given
 
 RECOUNT_AFTER: Final = timedelta(seconds=10)
 #: At a limit, a count up to this age refuses requests, so that a client that repeats requests causes one count a second. A
@@ -45,16 +45,12 @@ STORED: Final[Mapping[Limited, str]] = {
     Limited.TARGETS: "targets",
     Limited.UPLOADS: "uploads_24h",
 }
-#: The names of the counted rows in the error message; `_OTHER_FIXES` says what the account's users can do themselves.
-_NAMES: Final[Mapping[Limited, str]] = {
-    Limited.FINDINGS: "findings",
-    Limited.WAITING_EXPORTS: "exports that wait: prepared, approved or to be retried",
-    Limited.TARGETS: "targets",
-    Limited.UPLOADS: "uploads in 24 hours",
-}
-_OTHER_FIXES: Final[Mapping[Limited, str]] = {
-    Limited.WAITING_EXPORTS: ", or dismiss prepared exports",
-    Limited.UPLOADS: ", or upload later",
+#: For the error message: the names of the counted rows, and what the account's users can do themselves.
+_TEXTS: Final[Mapping[Limited, tuple[str, str]]] = {
+    Limited.FINDINGS: ("findings", ""),
+    Limited.WAITING_EXPORTS: ("exports that wait: prepared, approved or to be retried", ", or dismiss prepared exports"),
+    Limited.TARGETS: ("targets", ""),
+    Limited.UPLOADS: ("uploads in 24 hours", ", or upload later"),
 }
 _WAITING: Final = [status.value for status in ExportStatus if status not in FINISHED]
 
@@ -120,20 +116,14 @@ UNLIMITED: Final = AccountLimits({})
 
 def account_limits(settings: Settings) -> AccountLimits:
     """Return the limits from the settings."""
-    return AccountLimits(
-        {
-            Limited.FINDINGS: settings.max_findings_per_account,
-            Limited.WAITING_EXPORTS: settings.max_waiting_exports_per_account,
-            Limited.TARGETS: settings.max_targets_per_account,
-            Limited.UPLOADS: settings.max_uploads_per_day,
-        }
-    )
+    return AccountLimits({limited: getattr(settings, limited.lower()) for limited in Limited})
 
 
 def _problem(limited: Limited, limit: int) -> FieldProblem:
+    name, other_fix = _TEXTS[limited]
     message = (
-        f"This account may store {limit} {_NAMES[limited]} ({limited}); nothing of this request was stored. "
-        f"Ask the operator to raise {limited}{_OTHER_FIXES.get(limited, '')}."
+        f"This account may store {limit} {name} ({limited}); nothing of this request was stored. "
+        f"Ask the operator to raise {limited}{other_fix}."
     )
     return FieldProblem("", "limit_reached", message)
 
@@ -145,21 +135,19 @@ def _read_count(limited: Limited, now: datetime, account_id: int) -> int:
 
 def _counts(limited: Limited, now: datetime, account_id: int | None = None) -> Any:
     """Return the query for account ids, or one, with the number of their rows; each number is read from an index."""
+    if limited is Limited.UPLOADS:
+        return _upload_counts(now - _DAY, account_id)
     query: Any
     if limited is Limited.FINDINGS:
         account = ProjectRow.account
         query = FindingRow.select(account, fn.COUNT(FindingRow.id)).join(ProjectRow)
-    elif limited is Limited.UPLOADS:
-        return _upload_counts(now - _DAY, account_id)
     elif limited is Limited.WAITING_EXPORTS:
         account = ExportRow.account
         query = ExportRow.select(account, fn.COUNT(ExportRow.id)).where(ExportRow.status.in_(_WAITING))
     else:
         account = TargetRow.account
         query = TargetRow.select(account, fn.COUNT(TargetRow.id)).where(TargetRow.deleted_at.is_null())
-    if account_id is not None:
-        query = query.where(account == account_id)
-    return query.group_by(account)
+    return where_given(query, (account, account_id)).group_by(account)
 
 
 def _upload_counts(since: datetime, account_id: int | None) -> Any:
@@ -167,10 +155,9 @@ def _upload_counts(since: datetime, account_id: int | None) -> Any:
     # Identifiers are in the order of their creation, and so is their index.
     handoffs: Any = HandoffRow.select(ProjectRow.account.alias("account_id")).join(ProjectRow)
     handoffs = handoffs.where(HandoffRow.id >= identifiers.first_id(identifiers.HANDOFF, since))
+    handoffs = where_given(handoffs, (ProjectRow.account, account_id))
     reports: Any = ReportUploadRow.select(ReportUploadRow.account.alias("account_id"))
     reports = reports.where(ReportUploadRow.id >= identifiers.first_id(identifiers.REPORT_UPLOAD, since))
-    if account_id is not None:
-        handoffs = handoffs.where(ProjectRow.account == account_id)
-        reports = reports.where(ReportUploadRow.account == account_id)
+    reports = where_given(reports, (ReportUploadRow.account, account_id))
     counted = ReportUploadRow.select(SQL("account_id"), fn.COUNT(SQL("*"))).from_((handoffs + reports).alias("uploads"))
     return counted.group_by(SQL("account_id"))
