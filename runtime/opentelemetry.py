@@ -50,17 +50,12 @@ class Recorder:
         self._tracer = self._provider.get_tracer("riskrelay", VERSION)
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin_inbound(self, name: str, traceparent: str | None) -> Span:
-        """Begin the span of a request, as a child of the caller's if a well-formed `traceparent` names one."""
-        parent = Context()
-        if traceparent is not None:
-            # This header alone: `tracestate` and `baggage` may contain anything.
-            parent = self._propagator.extract({"traceparent": traceparent}, parent)
-        return self._tracer.start_span(name, parent, SpanKind.SERVER)
-
-    def begin_outbound(self, name: str) -> Span:
-        """Begin the span of a request of ours, in a trace of its own."""
-        return self._tracer.start_span(name, Context(), SpanKind.CLIENT)
+    def begin(self, name: str, *, is_inbound: bool, traceparent: str | None) -> Span:
+        """Begin the span of a request to us or of ours; a child of the caller's if a well-formed `traceparent` names one."""
+        # This header alone: `tracestate` and `baggage` may contain anything.
+        carrier = {} if traceparent is None else {"traceparent": traceparent}
+        parent = self._propagator.extract(carrier, Context())
+        return self._tracer.start_span(name, parent, SpanKind.SERVER if is_inbound else SpanKind.CLIENT)
 
     def trace_id(self, span: Span) -> str | None:
         """Return the 32 hex digits that name the span's trace; None if the sampler drops it."""

@@ -53,11 +53,7 @@ def close() -> None:
 
 def request_began(method: str, traceparent: str | None) -> "Span | None":
     """Begin the span of a request, and add its trace id to the log lines of this greenlet."""
-    if _recorder is None:
-        return None
-    span = _recorder.begin_inbound(logs.known_method(method), traceparent)
-    logs.add_context(trace_id=_recorder.trace_id(span))
-    return span
+    return _began(logs.known_method(method), is_inbound=True, traceparent=traceparent)
 
 
 def request_ended(span: "Span | None", method: str, route: str | None, status: int, request_id: str) -> None:
@@ -77,11 +73,7 @@ def request_ended(span: "Span | None", method: str, route: str | None, status: i
 
 def attempt_began() -> "Span | None":
     """Begin the span of a delivery attempt, and add its trace id to the log lines of this thread."""
-    if _recorder is None:
-        return None
-    span = _recorder.begin_outbound("deliver")
-    logs.add_context(trace_id=_recorder.trace_id(span))
-    return span
+    return _began("deliver", is_inbound=False)
 
 
 def attempt_ended(span: "Span | None", attempted: CompletedAttempt) -> None:
@@ -111,3 +103,11 @@ def attempt_crashed(span: "Span | None") -> None:
     """End the span of an attempt that crashed; the log and the error report say more."""
     if span is not None and _recorder is not None:
         _recorder.end(span, {"riskrelay.outcome": "broke_off"}, has_failed=True)
+
+
+def _began(name: str, *, is_inbound: bool, traceparent: str | None = None) -> "Span | None":
+    if _recorder is None:
+        return None
+    span = _recorder.begin(name, is_inbound=is_inbound, traceparent=traceparent)
+    logs.add_context(trace_id=_recorder.trace_id(span))
+    return span
