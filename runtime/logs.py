@@ -294,20 +294,12 @@ def _log_uncaught_errors() -> None:
     sys.excepthook = lambda _kind, error, trace: log_crash(error, trace)
     threading.excepthook = _log_crash_of_thread
     sys.unraisablehook = lambda met: log_crash(met.exc_value, met.exc_traceback)
-    warnings.showwarning = _log_warning
+    # The message may quote submitted data.
+    warnings.showwarning = lambda message, category, filename, lineno, file=None, line=None: _log.warning(  # noqa: ARG005
+        "%s at %s:%s", category.__name__, filename, lineno
+    )
 
 
 def _log_crash_of_thread(ended: threading.ExceptHookArgs) -> None:
     if ended.exc_type is not SystemExit:  # which ends a thread normally
         log_crash(ended.exc_value, ended.exc_traceback)
-
-
-def _log_warning(
-    message: Warning | str,  # noqa: ARG001 - it may quote submitted data
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,  # noqa: ARG001 - Python passes it
-    line: str | None = None,  # noqa: ARG001 - Python passes it
-) -> None:
-    _log.warning("%s at %s:%s", category.__name__, filename, lineno)
