@@ -118,8 +118,8 @@ def _read_counters(folder: Path) -> list[Metric]:
         return []
     try:
         with _folder_lock(folder, fcntl.LOCK_SH):
-            return _merged(folder.glob("*.db"))
-    except OSError as failed:
+            return list(MultiProcessCollector.merge([str(file) for file in folder.glob("*.db")]))
+    except (OSError, *_DAMAGED) as failed:
         _log.warning("metrics cannot be read", extra={"error": type(failed).__name__})
         return []
 
@@ -177,20 +177,10 @@ def _is_whole(file: Path) -> bool:
     return file.stat().st_size >= RESERVED_BYTES[kind] and _is_readable(str(file))
 
 
-def _merged(files: Iterable[Path]) -> list[Metric]:
-    """Return the sums of files; a damaged file does not hide the rest."""
-    names = [str(file) for file in files]
-    try:
-        return list(MultiProcessCollector.merge(names))
-    except _DAMAGED:
-        return list(MultiProcessCollector.merge([name for name in names if _is_readable(name)]))
-
-
 def _is_readable(name: str) -> bool:
     try:
         MultiProcessCollector.merge([name], accumulate=False)
-    except _DAMAGED as damaged:
-        _log.warning("damaged metrics file skipped", extra={"error": type(damaged).__name__})
+    except _DAMAGED:
         return False
     return True
 
