@@ -2,20 +2,14 @@
 
 import errno
 import fcntl
-import glob
 import os
 import resource
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final, TextIO
-
-#: The suffix of the names of drafts.
-_DRAFT: Final = ".part"
-#: A draft that has not changed for a day belongs to a process that was killed.
-_STALE_AFTER_S: Final = 86_400
+from typing import IO, TextIO
 
 
 def raise_file_limit(count: int) -> int:
@@ -61,11 +55,11 @@ def replacing(path: Path) -> Iterator[TextIO]:
     """
     require_replaceable(path)
     # The draft has a unique name, because another process may be replacing the same file.
-    descriptor, name = tempfile.mkstemp(_DRAFT, _draft_prefix(path), path.parent)
+    # A rule that ignores `.env.*`, such as git's here, then ignores the draft of `.env` as well.
+    descriptor, name = tempfile.mkstemp(".part", f".{path.name.removeprefix('.')}.", path.parent)
     draft = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            _delete_stale_drafts(path, os.fstat(descriptor).st_mtime - _STALE_AFTER_S)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -82,17 +76,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _draft_prefix(path: Path) -> str:
-    # A rule that ignores `.env.*`, such as git's here, then ignores the draft of `.env` as well.
-    return f".{path.name.removeprefix('.')}."
-
-
-def _delete_stale_drafts(path: Path, before: float) -> None:
-    """Delete drafts of a file that nothing has written to since `before`: their processes were killed."""
-    for draft in path.parent.glob(f"{glob.escape(_draft_prefix(path))}????????{_DRAFT}"):
-        # Another process may delete the draft first, or it may belong to another user.
-        with suppress(OSError):
-            if draft.lstat().st_mtime < before:
-                draft.unlink()

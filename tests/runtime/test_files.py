@@ -55,25 +55,11 @@ def test_concurrent_writes_leave_one_complete_content(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_the_draft_of_a_killed_run_is_deleted_after_a_day(tmp_path: Path) -> None:
-    left, recent, other = (tmp_path / name for name in (".file.12345678.part", ".file.abcdefgh.part", ".file.b.part"))
-    for draft in (left, recent, other):
-        draft.write_text("half")
-    for draft in (left, other):
-        os.utime(draft, (0, 0))
-    write(tmp_path / "file")
-    assert {*tmp_path.iterdir()} == {recent, other, tmp_path / "file"}
-
-
 def test_git_ignores_the_draft_of_the_env_file(tmp_path: Path) -> None:
     assert "/.env.*" in (ROOT / ".gitignore").read_text().splitlines()
     with replacing(tmp_path / ".env"):
         [draft] = tmp_path.iterdir()
         assert draft.match(".env.*")
-        os.utime(draft, (0, 0))
-        with replacing(tmp_path / ".env"):
-            assert not draft.exists()
-        draft.touch()
 
 
 def test_a_failed_write_keeps_the_file_and_leaves_no_draft(tmp_path: Path) -> None:
