@@ -72,12 +72,9 @@ def is_full_error(error: BaseException | None) -> bool:
 
 def free_bytes(folders: Iterable[Path]) -> int:
     """Return the free space of the fullest disk that has one of the folders; a missing folder counts as its parent."""
-    existing = [next(each for each in (folder, *folder.parents) if _is_folder(each)) for folder in folders]
+    # Not Path.is_dir, which raises an error if this user may not enter the folder above.
+    existing = [next(each for each in (folder, *folder.parents) if os.path.isdir(each)) for folder in folders]  # noqa: PTH112 - see above
     return min(shutil.disk_usage(each).free for each in existing)
-
-
-def _is_folder(path: Path) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises where this user may not enter the folder above
 
 
 def state_of(free: int) -> DiskState:

@@ -55,8 +55,7 @@ def new_id(prefix: str, now: datetime) -> str:
 def first_id(prefix: str, moment: datetime) -> str:
     """Return a bound that sorts after every identifier created before `moment`, and after no later one."""
     # No identifier is older than 1970, however long the retention is.
-    made_at = max(0, to_ms(moment)).to_bytes(_TIME_BYTES, "big")
-    return f"{prefix}_{ULID.from_bytes(made_at + bytes(_RANDOM_BYTES))}"
+    return f"{prefix}_{_moment(max(0, to_ms(moment)))}{'0' * _RANDOM_CHARACTERS}"
 
 
 def is_id(prefix: str, text: str) -> bool:
