@@ -38,7 +38,7 @@ from worker.background import (
 from worker.background.account_tasks import AT_ONCE, LEASE_MARGIN_S, AccountTask
 from worker.background.alert_channels import AlertSender, send_email
 from worker.background.batches import batch_task, report_uploads
-from worker.background.tasks import BackgroundTask
+from worker.background.tasks import BackgroundTask, TaskThread
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.dispatcher import Dispatcher
@@ -99,8 +99,11 @@ def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClien
     return Dispatcher(runner, options)
 
 
-def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[BackgroundTask]:
-    """Return all background tasks. They use the dispatcher's clock, because they have leases too, and delete by age."""
+def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[TaskThread]:
+    """Return the threads of all background tasks.
+
+    They use the dispatcher's clock, because they have leases too, and delete by age.
+    """
     now, vault = clock.now, Vault(settings.encryption_keys)
     ping = compose_ping_task(settings, AT_ONCE, now)
     validation = compose_validation_task(settings, AT_ONCE, now)
@@ -114,27 +117,39 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     report_upload = report_uploads.ReportUploadTask(vault, intake_options, now)
     expired = partial(cutoffs, retention=settings.retention, idempotency_ttl=settings.idempotency_ttl)
     deletion = retention.RetentionTask(expired, worker_name(), now, ClockGuard(now, clock.compare))
-    optional: list[BackgroundTask] = []
+    # Tasks that only look for work share a thread, and so do those that work in small batches.
+    threads = [
+        TaskThread(
+            AccountTask("pings", ping.claim, ping.send, pings.POLL_S),
+            AccountTask("validations", validation.claim, validation.validate, validations.POLL_S),
+            AccountTask("ticket-events", events.claim, events.send, ticket_events.POLL_S),
+            BackgroundTask("event-forming", partial(ticket_events.form_events, event_options), ticket_events.POLL_S),
+            BackgroundTask(
+                "approval-rules", partial(approval_rules.decide_waiting, applied_rules, now), approval_rules.POLL_S
+            ),
+        ),
+        TaskThread(
+            BackgroundTask("recoveries", batch_task.recovery_task(wake_ups, now).run_once, batch_task.POLL_S),
+            BackgroundTask("bulk_jobs", bulk_job.run_once, batch_task.POLL_S),
+        ),
+        TaskThread(
+            BackgroundTask(
+                "audit-chain", audit_chain.AuditChainTask(now).run_once, audit_chain.POLL_S, takes_wake_ups=False
+            ),
+            BackgroundTask("retention", deletion.run_once, retention.POLL_S, takes_wake_ups=False),
+        ),
+        TaskThread(
+            BackgroundTask("compliance", compliance.ComplianceTask(vault, worker_name(), now).run_once, compliance.POLL_S)
+        ),
+        TaskThread(BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S)),
+    ]
     if (alert := compose_alert_task(settings, now)) is not None:
-        optional.append(BackgroundTask("alerts", alert.run_once, alerts.POLL_S, takes_wake_ups=False))
+        threads.append(TaskThread(BackgroundTask("alerts", alert.run_once, alerts.POLL_S, takes_wake_ups=False)))
     if settings.console_sign_in_links:
         page, send = f"{settings.public_base_url}/console/sign-in/link", partial(send_email, settings)
         links = sign_in_links.SignInLinkTask(vault, send, settings.alert_email_from, page, now)
-        optional.append(BackgroundTask("sign-in-links", links.run_once, sign_in_links.POLL_S))
-    return [
-        *optional,
-        AccountTask("pings", ping.claim, ping.send, pings.POLL_S),
-        AccountTask("validations", validation.claim, validation.validate, validations.POLL_S),
-        BackgroundTask("event-forming", partial(ticket_events.form_events, event_options), ticket_events.POLL_S),
-        AccountTask("ticket-events", events.claim, events.send, ticket_events.POLL_S),
-        BackgroundTask("audit-chain", audit_chain.AuditChainTask(now).run_once, audit_chain.POLL_S, takes_wake_ups=False),
-        BackgroundTask("compliance", compliance.ComplianceTask(vault, worker_name(), now).run_once, compliance.POLL_S),
-        BackgroundTask("approval-rules", partial(approval_rules.decide_waiting, applied_rules, now), approval_rules.POLL_S),
-        BackgroundTask("recoveries", batch_task.recovery_task(wake_ups, now).run_once, batch_task.POLL_S),
-        BackgroundTask("bulk_jobs", bulk_job.run_once, batch_task.POLL_S),
-        BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S),
-        BackgroundTask("retention", deletion.run_once, retention.POLL_S, takes_wake_ups=False),
-    ]
+        threads.append(TaskThread(BackgroundTask("sign-in-links", links.run_once, sign_in_links.POLL_S)))
+    return threads
 
 
 def compose_alert_task(settings: Settings, now: Now = utc_now) -> alerts.AlertTask | None:

@@ -19,7 +19,7 @@ from rq.serializers import JSONSerializer
 
 from runtime import wake_up_queue
 from worker import jobs, outages
-from worker.background.tasks import BackgroundTask
+from worker.background.tasks import BackgroundTask, TaskThread
 
 #: How soon RQ tries again after it lost Redis.
 REDIS_RETRY_S: Final = 1.0
@@ -46,8 +46,8 @@ def listen(redis_url: str, is_stopping: Callable[[], bool]) -> None:
         client.close()
 
 
-def early_wake_ups(redis_url: str, on_wake_up: Callable[[], None]) -> BackgroundTask:
-    """Return a task that calls `on_wake_up` for notifications while RQ still fetches and registers their job."""
+def early_wake_ups(redis_url: str, on_wake_up: Callable[[], None]) -> TaskThread:
+    """Return a thread that calls `on_wake_up` for notifications while RQ still fetches and registers their job."""
     wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(redis_url, timeout_s=WAIT_S + _RESPONSE_S))
 
     def wait_once() -> bool:
@@ -59,7 +59,7 @@ def early_wake_ups(redis_url: str, on_wake_up: Callable[[], None]) -> Background
             return False
         return True
 
-    return BackgroundTask("early-wake-ups", wait_once, REDIS_RETRY_S, outages.REDIS)
+    return TaskThread(BackgroundTask("early-wake-ups", wait_once, REDIS_RETRY_S, outages.REDIS))
 
 
 class _WakeUpJob(Job):

@@ -14,6 +14,7 @@ from tests.support.factories import make_settings
 from tests.support.processes.gunicorn_process import free_port
 from tests.support.processes.workers import WorkerProcess, all_are, approved, wait_until
 from worker import composition
+from worker.background.tasks import BackgroundTask
 
 
 @pytest.mark.parametrize("changes", [{"CONSOLE_ENABLED": "false"}, {"DEPLOYMENT_MODE": "webhook-only"}])
@@ -29,8 +30,9 @@ def test_tasks_that_are_only_scheduled_do_not_run_with_every_approval(
 ) -> None:
     made: dict[str, bool] = {}
 
-    def note(name: str, *_: object, takes_wake_ups: bool = True) -> None:
+    def note(name: str, run_once: Callable[[], bool], *_: object, takes_wake_ups: bool = True) -> BackgroundTask:
         made[name] = takes_wake_ups
+        return BackgroundTask(name, run_once, 60)
 
     monkeypatch.setattr(composition, "BackgroundTask", note)
     settings = make_settings(tmp_path, {"ALERT_SLACK_URL": "https://hooks.example.com/x"})

@@ -50,7 +50,6 @@ class AccountTask(BackgroundTask, Generic[JobT]):
         outage: Outage = outages.DATABASE,
     ) -> None:
         super().__init__(name, self._start_next, sweep_s, outage)
-        self._name = name
         self._claim = claim
         self._run_job = run
         self._shares = AccountShares(AT_ONCE)
@@ -58,9 +57,8 @@ class AccountTask(BackgroundTask, Generic[JobT]):
         self._jobs: set[threading.Thread] = set()
 
     def join(self, timeout_s: float) -> None:
-        """Wait after `stop` until every job has ended, at most `timeout_s` seconds."""
+        """Wait until every job has ended, at most `timeout_s` seconds."""
         ends_at = time.monotonic() + timeout_s
-        super().join(timeout_s)
         for job in self._jobs.copy():
             job.join(max(0.0, ends_at - time.monotonic()))
 
@@ -73,7 +71,7 @@ class AccountTask(BackgroundTask, Generic[JobT]):
         job = self._claim(excluded)
         if job is None:
             return False
-        thread = threading.Thread(target=self._run_and_release, args=(job,), name=self._name, daemon=True)
+        thread = threading.Thread(target=self._run_and_release, args=(job,), name=self.name, daemon=True)
         with self._lock:
             self._shares.take(job.account_id)
             self._jobs.add(thread)
@@ -91,7 +89,7 @@ class AccountTask(BackgroundTask, Generic[JobT]):
         except OUTAGES as gone:
             self._outage.record_failure(gone)
         except Exception:  # noqa: BLE001 - its lease expires
-            _log.exception("background task %s failed", self._name)
+            _log.exception("background task %s failed", self.name)
         finally:
             with self._lock:
                 self._shares.release(job.account_id)

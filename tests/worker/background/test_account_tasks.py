@@ -14,6 +14,7 @@ import pytest
 from runtime.outages import Outage
 from tests.support.processes.workers import wait_until
 from worker.background.account_tasks import AccountTask
+from worker.background.tasks import TaskThread
 
 NO_SWEEP_S = 600.0
 
@@ -48,11 +49,9 @@ class JobList:
 
 
 @contextmanager
-def running(
-    jobs: JobList, run: Callable[[FakeJob], None] | None = None, **options: Outage
-) -> Iterator[AccountTask[FakeJob]]:
+def running(jobs: JobList, run: Callable[[FakeJob], None] | None = None, **options: Outage) -> Iterator[TaskThread]:
     """Run a task that claims jobs at its start and then only when a thread is free again."""
-    task = AccountTask("jobs", jobs.claim, run or jobs.run, NO_SWEEP_S, **options)
+    task = TaskThread(AccountTask("jobs", jobs.claim, run or jobs.run, NO_SWEEP_S, **options))
     task.start()
     try:
         yield task
@@ -93,7 +92,7 @@ def test_a_claimed_job_runs_even_if_no_thread_can_be_started() -> None:
         threading.stack_size(1 << 50)
         return jobs.claim(excluded)
 
-    task = AccountTask("jobs", claim, jobs.run, NO_SWEEP_S)
+    task = TaskThread(AccountTask("jobs", claim, jobs.run, NO_SWEEP_S))
     task.start()
     try:
         wait_until(lambda: len(jobs.ended) == 2)

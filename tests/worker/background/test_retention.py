@@ -26,7 +26,7 @@ from tests.support.processes.workers import wait_until
 from tests.support.worker.dispatchers import FakeClock
 from worker.background.compliance import ComplianceTask
 from worker.background.retention import FIRST_RUN_AFTER, RUN_EVERY, RetentionTask
-from worker.background.tasks import BackgroundTask
+from worker.background.tasks import BackgroundTask, TaskThread
 from worker.delivery.clock_guard import ClockGuard
 
 OLD: Final = NOW - timedelta(days=91)
@@ -206,7 +206,7 @@ def test_a_run_that_failed_starts_again(customer: Customer, task: RetentionTask)
 def test_retention_stops_after_the_current_batch(customer: Customer, clock: SettableClock, task: RetentionTask) -> None:
     many = EXPORTS_AT_ONCE * 25
     make_exports(customer, many, OLD)
-    thread = BackgroundTask("retention", task.run_once, 600)
+    thread = TaskThread(BackgroundTask("retention", task.run_once, 600))
     thread.start()
     wait_until(lambda: left() < many)
     thread.stop()

@@ -18,7 +18,7 @@ from tests.support.factories import NOW, Customer, make_target
 from tests.support.fakes import NO_TRACKERS
 from tests.support.processes.workers import wait_until
 from tests.support.worker.account_tasks import run_once
-from worker.background.tasks import BackgroundTask
+from worker.background.tasks import BackgroundTask, TaskThread
 from worker.background.validations import ValidationTask
 
 LEASE_S: Final = 30.0
@@ -129,7 +129,7 @@ def test_a_hanging_receiver_delays_only_its_own_validation(customer: Customer) -
         return Validation()
 
     working = ValidationTask(inspect, "worker", lambda: DUE, LEASE_S, NO_TRACKERS)
-    tasks = [BackgroundTask(f"look-{number}", partial(run_once, working), 600) for number in range(2)]
+    tasks = [TaskThread(BackgroundTask(f"look-{number}", partial(run_once, working), 600)) for number in range(2)]
     for task in tasks:
         task.start()
     try:
