@@ -64,6 +64,9 @@ def daemon_settings() -> Settings:
         raise WrongSettings(str(InvalidSettings(lacking)))
     logs.configure(settings.log_level, settings.log_format)
     _warn_of_unknown_names()
+    # For the processes that the command starts or becomes: threads allocate memory under the interpreter's lock, so one
+    # arena is enough, and several keep more of what was freed.
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")
     return settings
 
 

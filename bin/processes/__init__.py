@@ -1,1 +1,1 @@
-"""Child processes: supervisor, embedded Redis, the local service."""
+"""Child processes: supervisor, several workers, embedded Redis, the local service."""
