@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import takewhile
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from schemas.exports.delivery import TargetEffect, TargetHealth
@@ -90,17 +90,16 @@ def next_state(state: ThrottleState, effects: Sequence[TargetEffect], now: datet
     Attempts whose results arrive together were sent together: overloads among them halve the concurrency once.
     """
     was_probing, was_held = state.failures_in_row >= BREAKER_FAILURES, state.is_held(now)
-    for effect in effects:
-        state = _apply(state, effect, now)
+    for is_healthy, run in groupby(effects, key=_is_healthy):
+        apply = _apply_successes if is_healthy else _apply_others
+        state = apply(state, list(run), now)
     if any(effect.is_overloaded for effect in effects):
         state = replace(state, concurrency=max(MIN_CONCURRENCY, state.concurrency / 2))
-    # A receiver that names a time to retry is not failing.
-    after_success = takewhile(lambda effect: not _is_healthy(effect), reversed(effects))
-    failures = sum(effect.health is TargetHealth.UNHEALTHY and effect.hold_s is None for effect in after_success)
+    failures = _failures_at_the_end(effects)
     if failures and not (was_probing and was_held):
         # Not for a late result of a request that was open when the breaker opened: its failure is already counted.
         state = _apply_failures(state, failures, now, was_probing=was_probing)
-    return state
+    return _count_undelivered(state, effects)
 
 
 def is_worth_writing(before: ThrottleState, after: ThrottleState) -> bool:
@@ -231,48 +230,76 @@ def _is_plain_success(effect: TargetEffect, state: ThrottleState) -> bool:
     return _is_healthy(effect) and not is_more
 
 
-def _apply(state: ThrottleState, effect: TargetEffect, now: datetime) -> ThrottleState:
-    """Return the state after one attempt, without its concurrency after an overload, and without the breaker opening."""
-    state = _apply_success(state, effect, now) if _is_healthy(effect) else _apply_other(state, effect, now)
+def _apply_successes(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
+    """Apply successes in a row at once: a busy target has dozens a tick."""
+    concurrency, ramp = state.concurrency, state.ramp
+    for _ in effects:
+        concurrency = min(MAX_CONCURRENCY, concurrency + 1 / concurrency)
+    is_closing = state.held_reason == BREAKER_OPEN
+    if is_closing or not state.is_held(now):
+        ramp = min(int(MAX_CONCURRENCY), ramp + len(effects))
+    state = replace(
+        state,
+        connected=effects[-1].connected or state.connected,
+        last_success_at=now,
+        held_until=None if is_closing else state.held_until,
+        held_reason=None if is_closing else state.held_reason,
+        concurrency=concurrency,
+        ramp=ramp,
+        failures_in_row=0,
+        failing_since=None,
+        validation_status=PASSED if state.validation_status == FAILED else state.validation_status,
+    )
+    for effect in effects:
+        # A success may be the last request that a limit allowed.
+        state = _hold(state, effect, now)
+    return state
+
+
+def _apply_others(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
+    for effect in effects:
+        if effect.connected is not None:
+            state = replace(state, connected=effect.connected)
+        if effect.health is TargetHealth.UNHEALTHY and state.failing_since is None:
+            state = replace(state, failing_since=now)
+        state = _hold(state, effect, now)
+    return state
+
+
+def _hold(state: ThrottleState, effect: TargetEffect, now: datetime) -> ThrottleState:
+    """Hold for as long as the receiver asks; a response to an earlier request shortens no hold."""
     if effect.hold_s is None:
         return state
-    # Hold for as long as the receiver asks. A response to an earlier request shortens no hold.
     until = now + timedelta(seconds=effect.hold_s)
     if state.held_until is not None and state.held_until >= until and state.held_reason != BREAKER_OPEN:
         return state
     return replace(state, held_until=until, held_reason=effect.hold_reason, ramp=1)
 
 
-def _apply_success(state: ThrottleState, effect: TargetEffect, now: datetime) -> ThrottleState:
-    is_closing = state.held_reason == BREAKER_OPEN
-    grows_ramp = is_closing or not state.is_held(now)
-    return replace(
-        state,
-        connected=effect.connected or state.connected,
-        last_success_at=now,
-        held_until=None if is_closing else state.held_until,
-        held_reason=None if is_closing else state.held_reason,
-        concurrency=min(MAX_CONCURRENCY, state.concurrency + 1 / state.concurrency),
-        ramp=min(int(MAX_CONCURRENCY), state.ramp + grows_ramp),
-        failures_in_row=0,
-        failing_since=None,
-        validation_status=PASSED if state.validation_status == FAILED else state.validation_status,
-        undelivered_in_row=0,
-    )
+def _failures_at_the_end(effects: Sequence[TargetEffect]) -> int:
+    """Count the failures after the tick's last success; a receiver that names a time to retry is not failing."""
+    failures = 0
+    for effect in effects:
+        if effect.health is TargetHealth.HEALTHY:
+            failures = 0
+        elif effect.health is TargetHealth.UNHEALTHY and effect.hold_s is None:
+            failures += 1
+    return failures
 
 
-def _apply_other(state: ThrottleState, effect: TargetEffect, now: datetime) -> ThrottleState:
-    """Return the state after an attempt without a delivery; FAILING_AFTER of them in a row show the target as failing.
+def _count_undelivered(state: ThrottleState, effects: Iterable[TargetEffect]) -> ThrottleState:
+    """Count attempts without a delivery; FAILING_AFTER of them in a row show the target as failing.
 
     A receiver that asks to wait is not failing. Rejected tickets count: they delay nothing, so nothing else shows them.
     """
-    undelivered = min(FAILING_AFTER, state.undelivered_in_row + (effect.hold_s is None))
-    return replace(
-        state,
-        connected=FAILING if undelivered == FAILING_AFTER else effect.connected or state.connected,
-        failing_since=state.failing_since or (now if effect.health is TargetHealth.UNHEALTHY else None),
-        undelivered_in_row=undelivered,
-    )
+    count = state.undelivered_in_row
+    for effect in effects:
+        if effect.health is TargetHealth.HEALTHY:
+            count = 0
+        elif effect.hold_s is None:
+            count = min(FAILING_AFTER, count + 1)
+    connected = FAILING if count == FAILING_AFTER else state.connected
+    return replace(state, undelivered_in_row=count, connected=connected)
 
 
 def _apply_failures(state: ThrottleState, failures: int, now: datetime, *, was_probing: bool) -> ThrottleState:
@@ -280,10 +307,14 @@ def _apply_failures(state: ThrottleState, failures: int, now: datetime, *, was_p
     # opening breaker begins with its shortest interval.
     in_row = state.failures_in_row + 1 if was_probing else min(BREAKER_FAILURES, state.failures_in_row + failures)
     state = replace(state, failures_in_row=in_row)
-    # If it is held, the receiver has named a time itself, and a success of an earlier request must not end the hold sooner.
-    if in_row < BREAKER_FAILURES or state.is_held(now):
+    return _open_breaker(state, now) if in_row >= BREAKER_FAILURES else state
+
+
+def _open_breaker(state: ThrottleState, now: datetime) -> ThrottleState:
+    if state.is_held(now):
+        # The receiver has named a time itself, and a success of an earlier request must not end the hold sooner.
         return state
-    steps = min(in_row - BREAKER_FAILURES, MAX_PROBE_WAIT_S.bit_length())
+    steps = min(state.failures_in_row - BREAKER_FAILURES, MAX_PROBE_WAIT_S.bit_length())
     until = now + timedelta(seconds=min(MAX_PROBE_WAIT_S, 2**steps))
     return replace(state, held_until=until, held_reason=BREAKER_OPEN, ramp=1)
 
