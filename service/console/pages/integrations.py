@@ -22,7 +22,7 @@ class _Source(NamedTuple):
     """A source: its name, its API route, and its credential, which is a shared secret or a token with an ability."""
 
     name: str
-    route: intake.InboundRoute
+    resource: intake.InboundRoute
     integration: Integration | None = None
     variable: str = ""
     ability: Ability | None = None
@@ -62,11 +62,11 @@ class IntegrationsPage(ConsolePage):
         accepted, rejected = integrations.last_accepted(), rejections.last()
 
         def card(kind: _Source) -> dict[str, Any]:
-            route = kind.route
-            accepted_at, rejection = accepted[route.source], rejected.get(route.source)
+            resource = kind.resource
+            accepted_at, rejection = accepted[resource.source], rejected.get(resource.source)
             return {
                 "kind": kind,
-                "enabling_setting": _enabling_setting(route.family, self._settings.route_families),
+                "enabling_setting": _enabling_setting(resource.family, self._settings.route_families),
                 "secret": secrets[kind.integration.value] if kind.integration else None,
                 "tokens": tokens.get(kind.ability, 0) if kind.ability else 0,
                 "connected": connected_status(accepted_at, rejection),
