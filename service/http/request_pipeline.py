@@ -89,7 +89,14 @@ class RequestPipeline:
         req.context.params = params
         if operation.body is Body.SIGNED:
             req.context.raw_body = self._read(req, self._body_budgets.unauthenticated)
-        self._authenticate(req, resp, operation)
+        try:
+            self._authenticate(req, operation)
+        except (Forbidden, NotFound, ValidationFailed):
+            # These callers are authenticated, but lack an ability or a role in the project, or sent invalid headers. Their
+            # requests count against the rate limit, too.
+            self._spend(req, resp)
+            raise
+        self._spend(req, resp)
         authenticated_at = time.monotonic()
         _check_accept(req)
         req.context.is_dry_run = _is_dry_run(req, operation)
@@ -99,7 +106,8 @@ class RequestPipeline:
             body = self._json_body(req, operation)
             with self._large_bodies.slot(req.context.principal.key, len(body)) as yield_to_others:
                 if time.monotonic() - authenticated_at > REAUTHENTICATE_AFTER_S:
-                    self._reauthenticate(req, operation)
+                    self._authenticate(req, operation)
+                    engine.release()
                 value = _parsed(body)
                 yield_to_others()
                 payload = read_checked(operation.form, value, operation.inspected, yield_to_others)
@@ -112,27 +120,13 @@ class RequestPipeline:
         """Release the budget of a large body."""
         release(req)
 
-    def _authenticate(self, req: falcon.Request, resp: falcon.Response, operation: Operation) -> None:
+    def _authenticate(self, req: falcon.Request, operation: Operation) -> None:
         try:
             req.context.principal = operation.authenticate(req)
         except Unauthorized:
             if not is_of_another_site(req):
                 self._rate_limits.count_failure(req)
             raise
-        except (Forbidden, NotFound, ValidationFailed):
-            # These callers are authenticated, but lack an ability or a role in the project, or sent invalid headers. Their
-            # requests count against the rate limit, too.
-            self._spend(req, resp)
-            raise
-        self._spend(req, resp)
-
-    def _reauthenticate(self, req: falcon.Request, operation: Operation) -> None:
-        try:
-            req.context.principal = operation.authenticate(req)
-        except Unauthorized:
-            self._rate_limits.count_failure(req)
-            raise
-        engine.release()
 
     def _spend(self, req: falcon.Request, resp: falcon.Response) -> None:
         self._rate_limits.require_still_unblocked(req)
