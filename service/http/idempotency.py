@@ -47,11 +47,6 @@ class ApiResponse:
     log_fields: Mapping[str, str | int | None] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def shown(self) -> str:
-        """The body of the first response, with the secrets."""
-        return _encode({**self.body, **self.secrets})
-
 
 class IdempotentExecutor:
     """Runs the work of POST and PATCH requests once per key, and sends the response."""
@@ -85,38 +80,29 @@ class IdempotentExecutor:
         if request is None and natural_key is not None:
             request = idempotency.naturally_keyed(req.context.principal.key, req.method, str(req.uri_template), natural_key)
             ttl = idempotency.NATURAL_KEY_TTL
-        if request is None:
-            response = engine.transact(work)
-            logs.add_context(**response.log_fields)
-            send(resp, response.status, response.headers, response.shown)
-        else:
-            self._run_once(resp, request, ttl, work)
-
-    def _is_stored(self, request: idempotency.KeyedRequest | None) -> bool:
-        return request is not None and idempotency.recall(request, utc_now(), self.ttl) is not None
-
-    @staticmethod
-    def _run_once(
-        resp: falcon.Response, request: idempotency.KeyedRequest, ttl: timedelta, work: Callable[[], ApiResponse]
-    ) -> None:
-        """Run the work unless its key is stored, and send its response or the stored one."""
 
         def once() -> tuple[ApiResponse | None, idempotency.StoredResponse]:
-            before = idempotency.begin(request, utc_now(), ttl)
+            before = None if request is None else idempotency.begin(request, utc_now(), ttl)
             if before is not None:
                 return None, before
             response = work()
             new = stored(response)
-            idempotency.finish_all([(request, new)])
+            if request is not None:
+                idempotency.finish_all([(request, new)])
             return response, new
 
         response, written = engine.transact(once)
+        body = written.body
         if response is None:
             resp.set_header(REPLAYED, "true")
-            send(resp, written.status, written.headers, written.body)
         else:
             logs.add_context(**response.log_fields)
-            send(resp, written.status, written.headers, response.shown if response.secrets else written.body)
+            if response.secrets:
+                body = _encode({**response.body, **response.secrets})
+        send(resp, written.status, written.headers, body)
+
+    def _is_stored(self, request: idempotency.KeyedRequest | None) -> bool:
+        return request is not None and idempotency.recall(request, utc_now(), self.ttl) is not None
 
 
 class _RollBack(Exception):
