@@ -325,20 +325,17 @@ _SHARED_SECRETS: Final = {
 
 
 def _security_schemes() -> dict[str, dict[str, str]]:
-    tokens = {f"{kind.value}Token": _token_scheme(kind) for kind in TokenKind}
-    shared = {
-        name: {"type": "apiKey", "in": "header", "name": header, "description": description}
-        for header, (name, description) in _SHARED_SECRETS.items()
-    }
-    return tokens | shared
-
-
-def _token_scheme(kind: TokenKind) -> dict[str, str]:
-    abilities = ", ".join(f"`{ability.value}`" for ability in ABILITIES[kind])
-    description = (
-        f"A token of kind `{kind.value}`, created with `bin/riskrelay token create`. Possible abilities: {abilities}."
-    )
-    return {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": description}
+    schemes: dict[str, dict[str, str]] = {}
+    for kind in TokenKind:
+        abilities = ", ".join(f"`{ability.value}`" for ability in ABILITIES[kind])
+        description = (
+            f"A token of kind `{kind.value}`, created with `bin/riskrelay token create`. Possible abilities: {abilities}."
+        )
+        scheme = {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": description}
+        schemes[f"{kind.value}Token"] = scheme
+    for header, (name, description) in _SHARED_SECRETS.items():
+        schemes[name] = {"type": "apiKey", "in": "header", "name": header, "description": description}
+    return schemes
 
 
 def _required(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
