@@ -7,7 +7,7 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import BackgroundWakeUps, WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api import approval_rules, bulk, exports, findings, intake, recoveries, sessions, targets
+from service.api import approval_rules, exports, findings, intake, jobs, sessions, targets
 from service.api.accounts import accounts, audit, projects, tokens, users
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
 from service.api.metrics import MetricsResource
@@ -71,7 +71,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         *intake.scanner_and_email_routes(api, secrets, settings),
         *targets.routes(api),
         *exports.routes(api),
-        *bulk.routes(api),
+        *jobs.bulk_routes(api),
         *findings.routes(api),
         *projects.routes(api),
         *accounts.routes(api),
@@ -79,7 +79,7 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         *tokens.routes(api),
         *projects.scan_run_routes(api),
         *audit.routes(api),
-        *recoveries.routes(api),
+        *jobs.recovery_routes(api),
         *approval_rules.routes(api),
         *intake.upload_routes(api),
         intake.compliance_route(api, secrets),

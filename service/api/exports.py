@@ -21,7 +21,7 @@ from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, Prepara
 from schemas.targets.validations import Validation
 from schemas.triage.decision_forms import DismissalForm, EditForm, RetryForm, RetryRequest, SnoozeForm
 from schemas.triage.export_filter import FILTERS, query_from
-from service.api.routes import ApiContext, Endpoint, Route, read
+from service.api.routes import ApiContext, Endpoint, Route, of_account, read
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
 from service.http.filtered_paging import read_filtered_page, send_filtered_page
@@ -37,7 +37,7 @@ EXPORTS: Final = "/api/ticket-exports"
 _EXPORT: Final = f"{EXPORTS}/{{export_id}}"
 _PARAMETERS: Final = (*FILTERS, "sort", "facets")
 _READER: Final = Bearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_roles=True)
-_DECIDER: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, allows_project_roles=True)
+DECIDER: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, allows_project_roles=True)
 
 
 def routes(api: ApiContext) -> Iterator[Route]:
@@ -49,24 +49,19 @@ def routes(api: ApiContext) -> Iterator[Route]:
         export = exports.prepare(req.context.payload, principal.account_id, principal)
         return api.created_response(req, _record(export), export_id=export.id)
 
-    def edit(export_id: str, edit: Any, caller: Any) -> Export:
-        return exports.edit(export_id, caller, edit)
-
-    def part(
-        name: str, prefix: str, list_page: Callable[..., Sequence[Any]], show: Callable[[Any], dict[str, Any]]
-    ) -> Route:
-        listed = api.listed(_READER, prefix, lambda export_id, who, *page: list_page(export_id, who.account_id, *page), show)
-        return Route(f"{_EXPORT}/{name}", get=listed)
-
     yield Route(
         EXPORTS,
         get=Endpoint(Operation(_READER), partial(_list, api)),
         post=api.once_per_key(Operation(Bearer(TokenKind.API, Ability.PREPARE_EXPORTS), PreparationForm()), prepare),
     )
+    edit = api.changed(DECIDER, EditForm(), lambda export_id, edit, who: exports.edit(export_id, who, edit), _record)
     poller = PollingBearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_roles=True)
-    yield Route(_EXPORT, get=Endpoint(Operation(poller), _poll), patch=api.changed(_DECIDER, EditForm(), edit, _record))
-    yield part("attempts", identifiers.ATTEMPT, attempts.list_page, partial(dump, AttemptResponse))
-    yield part("events", identifiers.EVENT, events.list_page, partial(dump, TicketEventResponse))
+    yield Route(_EXPORT, get=Endpoint(Operation(poller), _poll), patch=edit)
+    show_attempt, show_event = partial(dump, AttemptResponse), partial(dump, TicketEventResponse)
+    listed = api.listed(_READER, identifiers.ATTEMPT, of_account(attempts.list_page), show_attempt)
+    yield Route(f"{_EXPORT}/attempts", get=listed)
+    listed = api.listed(_READER, identifiers.EVENT, of_account(events.list_page), show_event)
+    yield Route(f"{_EXPORT}/events", get=listed)
     yield Route(f"{_EXPORT}/receipt", get=read(_READER, exports.receipt))
     yield from _decision_routes(api)
 
@@ -122,16 +117,16 @@ def _decision_routes(api: ApiContext) -> Iterator[Route]:
         def work(req: falcon.Request, export_id: str) -> ApiResponse:
             return ApiResponse(200, _record(decide(export_id, req.context.principal, req.context.payload)))
 
-        return api.once_per_key(Operation(_DECIDER, form, Body.OPTIONAL), work)
+        return api.once_per_key(Operation(DECIDER, form, Body.OPTIONAL), work)
 
-    yield Route(f"{_EXPORT}/approve", post=Endpoint(Operation(_DECIDER, ApprovalForm()), _Approvals(api).respond))
-    checks = Operation(_DECIDER, RetryForm(), Body.OPTIONAL)
+    yield Route(f"{_EXPORT}/approve", post=Endpoint(Operation(DECIDER, ApprovalForm()), _Approvals(api).respond))
+    checks = Operation(DECIDER, RetryForm(), Body.OPTIONAL)
     yield Route(f"{_EXPORT}/retry", post=api.once_per_key(checks, retry, check, makes_due=True))
     for verb, endpoint in {
         "dismiss": decision(DismissalForm(), lambda id_, who, body: exports.dismiss(id_, who, body.reason, body.note)),
-        "restore": api.acted(_DECIDER, exports.restore, _record),
+        "restore": api.acted(DECIDER, exports.restore, _record),
         "snooze": decision(SnoozeForm(), lambda id_, who, body: exports.snooze(id_, who, body.until)),
-        "split": api.once_per_key(Operation(_DECIDER, NoMembers(), Body.OPTIONAL), split),
+        "split": api.once_per_key(Operation(DECIDER, NoMembers(), Body.OPTIONAL), split),
     }.items():
         yield Route(f"{_EXPORT}/{verb}", post=endpoint)
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import falcon
 
 from schemas.base.fields import Form, NoMembers
+from schemas.base.principal import TokenPrincipal
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily, Settings
 from service.http.auth import Authenticate
@@ -162,6 +163,11 @@ def removed(bearer: Authenticate, remove: Callable[..., object]) -> Endpoint:
         resp.status = falcon.HTTP_204
 
     return Endpoint(Operation(bearer), respond)
+
+
+def of_account(query: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a use case that makes a query with the id of the caller's account in place of the caller."""
+    return lambda *given: query(*(each.account_id if isinstance(each, TokenPrincipal) else each for each in given))
 
 
 def caller(req: falcon.Request) -> Any:

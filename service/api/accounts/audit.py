@@ -10,7 +10,7 @@ from typing import Any, Final
 from runtime.clock import utc_now
 from schemas.api.administration import AuditEntryResponse, dump_compliance_request
 from schemas.api.response_fields import dump
-from schemas.base.principal import Ability
+from schemas.base.principal import Ability, Manager
 from schemas.base.timestamps import parse_rfc3339, to_ms
 from schemas.compliance.requests import ComplianceRequest
 from service.api.accounts.authority import AccountBearer, numbered
@@ -21,6 +21,7 @@ from storage.accounts.audit_log_sql import AuditFilter
 from storage.compliance import requests
 from storage.db import identifiers
 
+REQUESTS: Final = "/api/compliance-requests"
 _FILTERS: Final[Mapping[str, Container[str]]] = {
     **dict.fromkeys(("actor", "action", "object"), Matching(audit.is_word)),
     **dict.fromkeys(("created_after", "created_before"), Matching(parse_rfc3339, "invalid_timestamp")),
@@ -35,19 +36,12 @@ def routes(api: ApiContext) -> Iterator[Route]:
     def show(request: ComplianceRequest) -> dict[str, Any]:
         return dump_compliance_request(request, utc_now())
 
-    yield Route(
-        "/api/compliance-requests",
-        get=api.listed(
-            administrator,
-            identifiers.COMPLIANCE,
-            lambda _, limit, before: requests.list_page(limit, before, None, None),
-            show,
-        ),
-    )
-    yield Route(
-        "/api/compliance-requests/{compliance_id}",
-        get=read(administrator, lambda compliance_id, _: requests.get(compliance_id), show),
-    )
+    def list_requests(_: Manager, limit: int, before: str | None) -> list[ComplianceRequest]:
+        return requests.list_page(limit, before, None, None)
+
+    yield Route(REQUESTS, get=api.listed(administrator, identifiers.COMPLIANCE, list_requests, show))
+    one = read(administrator, lambda compliance_id, _: requests.get(compliance_id), show)
+    yield Route(f"{REQUESTS}/{{compliance_id}}", get=one)
 
 
 def _list_entries(
