@@ -198,22 +198,20 @@ class TargetOperations:
         Return whether a worker did its part. A refused address blocks the target. Raises ServiceUnavailable if our resolver
         is overloaded.
         """
-        ended = list[bool]()
         url = self.get(target_id, actor).base_url
         engine.release()
         found = self.check.validate(url, actor.account_id)
-        if found.has_passed:
-
-            def give_up(requested_at: datetime, has_begun: bool) -> None:
-                # If no worker validates in time, the result of the check in this process is recorded.
-                end = validations.stop_waiting if has_begun else validations.cancel_unstarted
-                ended.append(end(target_id, requested_at, utc_now(), actor.key))
-
-            self._wait_for_validation(target_id, actor, give_up)
-        else:
+        if not found.has_passed:
             targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
-        engine.release()
-        return found.has_passed and not any(ended)
+            engine.release()
+            return False
+
+        def give_up(requested_at: datetime, has_begun: bool) -> bool:
+            # If no worker validates in time, the result of the check in this process is recorded.
+            end = validations.stop_waiting if has_begun else validations.cancel_unstarted
+            return end(target_id, requested_at, utc_now(), actor.key)
+
+        return self._is_validated(target_id, actor, give_up)
 
     def validate_by_worker(self, target_id: str, actor: Actor) -> bool:
         """Have a running worker validate the target with the worker's settings; return whether a worker did.
@@ -223,9 +221,7 @@ class TargetOperations:
         self.get(target_id, actor)
         if not self.has_worker():
             return False
-        cancelled = list[bool]()
-        self._wait_for_validation(target_id, actor, lambda at, _: cancelled.append(validations.cancel(target_id, at)))
-        return not any(cancelled)
+        return self._is_validated(target_id, actor, lambda requested_at, _: validations.cancel(target_id, requested_at))
 
     def has_worker(self) -> bool:
         """Return whether any worker has a recent heartbeat."""
@@ -243,11 +239,11 @@ class TargetOperations:
             account_id = self.get(target_id, actor).account_id
         ping_id = pings.request(target_id, account_id, utc_now(), actor.key, request_sha256)
 
-        def give_up(has_begun: bool) -> None:
+        def give_up(has_begun: bool) -> bool:
             end = pings.stop_waiting if has_begun else pings.cancel_unstarted
-            end(ping_id, utc_now())
+            return end(ping_id, utc_now())
 
-        ended = self._wait(lambda: pings.get(ping_id), give_up)
+        ended, _ = self._wait(lambda: pings.get(ping_id), give_up)
         assert ended.result is not None  # noqa: S101 - a ping that is over has a result
         return ended.result
 
@@ -256,20 +252,27 @@ class TargetOperations:
         if "api_base" in settings:
             self.check.require_safe(settings["api_base"], account_id, "/provider_settings/api_base")
 
-    def _wait_for_validation(self, target_id: str, actor: Actor, give_up: Callable[[datetime, bool], object]) -> None:
-        """Request a validation and wait as `_wait` does; `give_up` also gets the time of the request."""
+    def _is_validated(self, target_id: str, actor: Actor, give_up: Callable[[datetime, bool], bool]) -> bool:
+        """Request a validation, wait as `_wait` does, and return whether a worker did it.
+
+        `give_up` also gets the time of the request.
+        """
         requested_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
-        self._wait(lambda: validations.get(target_id, requested_at, utc_now()), partial(give_up, requested_at))
+        _, is_given_up = self._wait(
+            lambda: validations.get(target_id, requested_at, utc_now()), partial(give_up, requested_at)
+        )
+        return not is_given_up
 
-    def _wait(self, read: Callable[[], _Job], give_up: Callable[[bool], object]) -> _Job:
-        """Wake the workers and return the job when it is over. No connection is held while waiting.
+    def _wait(self, read: Callable[[], _Job], give_up: Callable[[bool], bool]) -> tuple[_Job, bool]:
+        """Wake the workers; return the job when it is over, and whether it was given up. No connection is held meanwhile.
 
-        `give_up` ends the job if no worker begins it in time, or if the worker does not finish in time. Its argument says
-        whether a worker has begun.
+        `give_up` ends the job if no worker begins it in time, or if the worker does not finish in time, and returns whether
+        it did. Its argument says whether a worker has begun.
         """
         engine.release()
         self.wake_ups.notify()
         began_at = requested_at = time.monotonic()
+        is_given_up = False
         while not (job := read()).is_over:
             engine.release()
             now = time.monotonic()
@@ -277,13 +280,13 @@ class TargetOperations:
                 began_at = now
                 if now - requested_at > BEGIN_WITHIN_S:
                     # If a worker begins at the same moment, `give_up` has no effect, and the loop waits for the worker.
-                    give_up(False)
+                    is_given_up |= give_up(False)
             elif now - began_at > self.delivery_timeout_s + _MARGIN_S:
-                give_up(True)
+                is_given_up |= give_up(True)
             engine.release()
             time.sleep(_POLL_INTERVAL_S)
         engine.release()
-        return job
+        return job, is_given_up
 
 
 def _checked_edit(edit: TargetEdit, target: Target) -> TargetEdit:
