@@ -15,6 +15,7 @@ from schemas.report_files.document import UnreadableReport
 from schemas.report_files.formats import recognize
 from schemas.report_files.pages import run_number
 from service.operations.accounts import projects
+from service.operations.accounts.authority import whole_number
 from storage.accounts.account_limits import AccountLimits
 from storage.db import engine
 from storage.intake import report_uploads
@@ -24,7 +25,6 @@ from storage.secrets.vault import Vault
 
 #: Stored in place of a file name with forbidden content, such as an access token.
 _HIDDEN_NAME: Final = "report"
-_MAX_DIGITS: Final = len(str(MAX_ID))
 
 _log: Final = logging.getLogger(__name__)
 
@@ -82,12 +82,10 @@ class ReportUploadOperations:
 
 def _run_number(text: str) -> int | None:
     """Return the number of a scan run; None for an empty text. Raises ValidationFailed."""
-    if not text.strip():
-        return None
     digits = text.strip()
-    # Check the length first: Python refuses to convert thousands of digits.
-    is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS
-    if not is_number or not 1 <= int(digits) <= MAX_ID:
+    if not digits:
+        return None
+    if (number := whole_number(digits, MAX_ID)) is None:
         message = "This is not the number of a scan run. Enter a whole number, or leave the field empty."
         raise ValidationFailed(FieldProblem("/scan_run_id", "invalid_type", message))
-    return int(digits)
+    return number

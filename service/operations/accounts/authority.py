@@ -42,12 +42,18 @@ def finder(
     """Return a function that returns the record with the id in a path, if the caller may see it, and raises NotFound."""
 
     def found(text: str, actor: Manager) -> Record:
-        record = find(int(text), actor.account_id) if _NUMBER.fullmatch(text) and int(text) <= largest else None
+        number = whole_number(text, largest)
+        record = None if number is None else find(number, actor.account_id)
         if record is None:
             raise NotFound(f"There is no such {what}.")
         return record
 
     return found
+
+
+def whole_number(text: str, largest: int) -> int | None:
+    """Return a number from 1 to `largest`; None for any other text."""
+    return int(text) if _NUMBER.fullmatch(text) and int(text) <= largest else None
 
 
 def token_of(actor: Manager) -> TokenPrincipal | None:
