@@ -7,8 +7,8 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import BackgroundWakeUps, WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api import approval_rules, exports, findings, intake, jobs, sessions, targets
-from service.api.accounts import accounts, audit, projects, tokens, users
+from service.api import approval_rules, exports, findings, intake, jobs, targets
+from service.api.accounts import accounts, audit, projects, users
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
 from service.api.metrics import MetricsResource
 from service.api.routes import ApiContext
@@ -76,14 +76,14 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
         *projects.routes(api),
         *accounts.routes(api),
         *users.routes(api),
-        *tokens.routes(api),
+        *users.token_routes(api),
         *projects.scan_run_routes(api),
         *audit.routes(api),
         *jobs.recovery_routes(api),
         *approval_rules.routes(api),
         *intake.upload_routes(api),
         intake.compliance_route(api, secrets),
-        *sessions.routes(api),
+        *users.session_routes(api),
         HealthResource(settings),
         ReadinessResource(ReadinessChecks(wake_ups, vault, settings.data_dir)),
         MetricsResource(settings.data_dir, wake_ups),

@@ -1,26 +1,42 @@
-"""`/api/users` and `/api/grants`: the users of the account, their roles, and which projects and reports they may manage."""
+"""Users of the account: `/api/users`, `/api/grants`, `/api/tokens` and `/api/console-sessions`.
+
+Grants say which projects and reports a user may manage. Only the first response to the creation of a token contains its
+text, which is never stored. Revoking a session that has already ended returns it unchanged, because clients repeat a request
+if they got no response.
+"""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 import falcon
 
-from schemas.accounts.forms import GrantForm, UserChangeForm, UserForm
-from schemas.api.administration import GrantResponse, UserResponse
+from runtime.clock import utc_now
+from schemas.accounts.forms import GrantForm, TokenForm, UserChangeForm, UserForm
+from schemas.api.administration import ConsoleSessionResponse, GrantResponse, TokenResponse, UserResponse
 from schemas.api.response_fields import dump
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
-from schemas.base.principal import Manager, Role
+from schemas.base.principal import Ability, Manager, Role, TokenKind
+from schemas.settings.definitions import RouteFamily
 from service.api.accounts.authority import AccountBearer, named_account, numbered
 from service.api.routes import ApiContext, Route, read, removed
+from service.http.auth import Bearer
+from service.http.idempotency import ApiResponse
 from service.http.paging import NUMBERS, Matching
+from service.http.request_pipeline import Operation
 from service.operations.accounts import accounts as operations
+from service.operations.accounts import sessions
+from service.operations.accounts import tokens as token_operations
 from service.operations.accounts.authority import finder
-from storage.accounts import accounts, grants
+from storage.accounts import accounts, grants, tokens
 from storage.accounts.accounts import User
 from storage.accounts.grants import Grant
+from storage.db import identifiers
+
+_SESSIONS: Final = "/api/console-sessions"
 
 
 def routes(api: ApiContext) -> Iterator[Route]:
@@ -82,10 +98,52 @@ def _remove_user(user_id: str, actor: Manager) -> None:
 def _create_grant(req: falcon.Request) -> Grant:
     """Give the grant. Raises ValidationFailed for an unknown user."""
     body, actor = req.context.payload, req.context.actor
-    user = accounts.find_user(body["user_id"], actor.account_id)
+    user = _named_user(body["user_id"], actor)
+    return operations.add_grant(user.email, body["project_id"], body["report_id"], _role(body["role"]), actor)
+
+
+def token_routes(api: ApiContext) -> Iterator[Route]:
+    """Yield the routes of tokens."""
+    manager, show = AccountBearer(api.operator_account), partial(dump, TokenResponse)
+    find = finder("token", tokens.find)
+
+    def create(req: falcon.Request) -> ApiResponse:
+        """Create the token; a replayed response does not contain its text. Raises ValidationFailed."""
+        body, actor, now = req.context.payload, req.context.actor, utc_now()
+        user = _named_user(body["user_id"] or req.context.principal.user_id, actor)
+        expires = None if body["expires_at"] is None else body["expires_at"] - now
+        if expires is not None and body["expires_at"] <= now:
+            raise ValidationFailed(problem("/expires_at", "in_the_past"))
+        token, text = token_operations.create(user, body["kind"], body["abilities"], body["name"], expires, actor, now)
+        return replace(api.created_response(req, {**show(token), "token": None}), secrets={"token": text})
+
+    yield Route(
+        "/api/tokens",
+        get=numbered(api, manager, tokens.list_page, show, {"user_id": NUMBERS}),
+        post=api.once_per_key(Operation(manager, TokenForm()), create),
+    )
+    yield Route(
+        "/api/tokens/{token_id}",
+        get=read(manager, find, show),
+        delete=removed(manager, lambda token_id, actor: token_operations.revoke(find(token_id, actor).id, actor)),
+    )
+
+
+def session_routes(api: ApiContext) -> Iterator[Route]:
+    """Yield the routes of console sessions."""
+    user, show = Bearer(TokenKind.API, Ability.CONSOLE, allows_project_roles=True), partial(dump, ConsoleSessionResponse)
+    listed = api.listed(user, identifiers.SESSION, sessions.list_page, show)
+    yield Route(_SESSIONS, get=listed, family=RouteFamily.CONSOLE)
+    revoked = api.acted(user, sessions.revoke, show)
+    yield Route(f"{_SESSIONS}/{{session_id}}/revoke", post=revoked, family=RouteFamily.CONSOLE)
+
+
+def _named_user(user_id: int, actor: Manager) -> User:
+    """Return the user whom a body names. Raises ValidationFailed."""
+    user = accounts.find_user(user_id, actor.account_id)
     if user is None or user.removed_at is not None:
         raise ValidationFailed(problem("/user_id", "unknown_user"))
-    return operations.add_grant(user.email, body["project_id"], body["report_id"], _role(body["role"]), actor)
+    return user
 
 
 def _role(name: str | None) -> Role | None:
