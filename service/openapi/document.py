@@ -186,8 +186,8 @@ class _Writer:
             if name in schemas:
                 schemas[name] = completed(schemas[name])
         components = whole["components"]
-        components["parameters"] = _used(components["parameters"], "parameters", whole["paths"])
-        components["securitySchemes"] = _required(components["securitySchemes"], whole["paths"])
+        components["parameters"] = _used(components["parameters"], "#/components/parameters/{}'", whole["paths"])
+        components["securitySchemes"] = _used(components["securitySchemes"], "{{'{}': [", whole["paths"])
         tags.add(deliveries.TAG)
         whole["tags"] = [{"name": tag.name, "description": tag.description} for tag in _TAGS if tag.name in tags]
         return {**whole, "webhooks": webhooks}
@@ -338,14 +338,7 @@ def _security_schemes() -> dict[str, dict[str, str]]:
     return schemes
 
 
-def _required(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
-    """Return the security schemes that at least one operation requires."""
-    operations = [operation for item in paths.values() for operation in item.values()]
-    names = {name for operation in operations for needed in operation["security"] for name in needed}
-    return {name: scheme for name, scheme in schemes.items() if name in names}
-
-
-def _used(components: dict[str, Any], kind: str, paths: Any) -> dict[str, Any]:
-    """Return the components to which a path refers."""
+def _used(components: dict[str, Any], mark: str, paths: Any) -> dict[str, Any]:
+    """Return the components whose names, in the text `mark`, are in a path."""
     text = repr(paths)
-    return {name: component for name, component in components.items() if f"#/components/{kind}/{name}'" in text}
+    return {name: component for name, component in components.items() if mark.format(name) in text}
