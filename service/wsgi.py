@@ -10,20 +10,16 @@ from service.app import create_app
 from service.http.rejections import RejectionRecorder
 from storage.db.engine import open_database
 
-
-def _open_database(url: str) -> None:
-    if url.startswith("sqlite:"):
-        open_database(url)
-        return
-    from service.server.greenlet_connection import GreenletConnection  # noqa: PLC0415 - SQLite does not need this driver
-
-    open_database(url, driver=GreenletConnection)
-
-
 _settings = load_settings()
 # Configured again, because gevent has patched the locks of logging since `gunicorn_config` configured it.
 logs.configure(_settings.log_level, _settings.log_format)
-_open_database(_settings.database_url)
+if _settings.database_url.startswith("sqlite:"):
+    open_database(_settings.database_url)
+else:
+    # SQLite does not need this driver.
+    from service.server.greenlet_connection import GreenletConnection
+
+    open_database(_settings.database_url, driver=GreenletConnection)
 _rejections = RejectionRecorder()
 if RouteFamily.CONSOLE in _settings.route_families:
     _rejections.start()
