@@ -9,11 +9,12 @@ in time, gets 503 and can be retried. Small bodies are not counted, because the 
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import ServiceUnavailable
 
 #: Bodies above this size are large. A body of this size takes 25 ms at worst; a thousand of them, one per connection, take
@@ -88,13 +89,13 @@ class LargeBodyQueue:
         self._waiting: OrderedDict[str, deque[threading.Event]] = OrderedDict()
 
     @contextmanager
-    def slot(self, sender: str, body_bytes: int) -> Iterator[Callable[[], None]]:
+    def slot(self, sender: str, body_bytes: int) -> Iterator[Checkpoint]:
         """Wait for a slot if the body is large; yield a function to call between parts of the work.
 
         The caller must hold no database connection. Raises LargeBodyOverload if no slot becomes free in time.
         """
         if body_bytes <= LARGE_BYTES:
-            yield _do_not_yield
+            yield no_checkpoint
             return
         self._acquire(sender)
         try:
@@ -129,10 +130,6 @@ class LargeBodyQueue:
             queue.popleft().set()
             if queue:
                 self._waiting[sender] = queue
-
-
-def _do_not_yield() -> None:
-    """Do not yield: a small body is processed at once."""
 
 
 class _YieldPoint:
