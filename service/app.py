@@ -14,6 +14,7 @@ from service.api.metrics import MetricsResource
 from service.api.routes import ApiContext
 from service.console.routes import Console
 from service.http import error_responses
+from service.http.idempotency import IdempotentExecutor
 from service.http.limits.large_body_limiter import BodyBudgets
 from service.http.limits.rate_limits import RateLimits
 from service.http.rejections import RejectionRecorder
@@ -21,7 +22,9 @@ from service.http.request_context import RequestContext, RequestMetrics, Service
 from service.http.request_pipeline import RequestPipeline
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.resource import OpenApiResource
+from service.operations.accounts.authority import OperatorAccount
 from service.operations.wiring import Operations, build_operations
+from storage.accounts.account_limits import account_limits
 from storage.secrets.integrations import SharedSecrets
 from storage.secrets.vault import Vault
 
@@ -65,7 +68,8 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
     vault = Vault(settings.encryption_keys)
     secrets = SharedSecrets(settings, vault)
     docs_page = DocsPageResource()
-    api = ApiContext.of(settings, operations)
+    executor, operator_account = IdempotentExecutor(settings.idempotency_ttl), OperatorAccount(settings)
+    api = ApiContext(executor, operations, operator_account, account_limits(settings), settings.public_base_url)
 
     resources: tuple[Any, ...] = (
         *intake.scanner_and_email_routes(api, secrets, settings),

@@ -11,7 +11,6 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.api.deliveries import AttemptResponse, TicketEventResponse
-from schemas.api.response_fields import dump
 from schemas.base.errors import ExportNotFound
 from schemas.base.fields import Form, NoMembers
 from schemas.base.principal import Ability, TokenKind
@@ -21,7 +20,7 @@ from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, Prepara
 from schemas.targets.validations import Validation
 from schemas.triage.decision_forms import DismissalForm, EditForm, RetryForm, RetryRequest, SnoozeForm
 from schemas.triage.export_filter import FILTERS, query_from
-from service.api.routes import ApiContext, Endpoint, Route, of_account, read
+from service.api.routes import ApiContext, Endpoint, Route, of_account, read, shown_as
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
 from service.http.filtered_paging import read_filtered_page, send_filtered_page
@@ -57,7 +56,7 @@ def routes(api: ApiContext) -> Iterator[Route]:
     edit = api.changed(DECIDER, EditForm(), lambda export_id, edit, who: exports.edit(export_id, who, edit), _record)
     poller = PollingBearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_roles=True)
     yield Route(_EXPORT, get=Endpoint(Operation(poller), _poll), patch=edit)
-    show_attempt, show_event = partial(dump, AttemptResponse), partial(dump, TicketEventResponse)
+    show_attempt, show_event = shown_as(AttemptResponse), shown_as(TicketEventResponse)
     listed = api.listed(_READER, identifiers.ATTEMPT, of_account(attempts.list_page), show_attempt)
     yield Route(f"{_EXPORT}/attempts", get=listed)
     listed = api.listed(_READER, identifiers.EVENT, of_account(events.list_page), show_event)

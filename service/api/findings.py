@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import partial
 from typing import Any, Final
 
 import falcon
@@ -13,7 +12,7 @@ from schemas.api.response_fields import dump
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.triage.export_filter import ListPosition
 from schemas.triage.finding_filter import FINDING_FILTERS, finding_query_from
-from service.api.routes import ApiContext, Endpoint, Route, read
+from service.api.routes import ApiContext, Endpoint, Route, read, shown_as
 from service.http.auth import Bearer
 from service.http.filtered_paging import read_filtered_page, send_filtered_page
 from service.http.request_pipeline import Operation
@@ -36,7 +35,7 @@ def routes(api: ApiContext) -> Iterator[Route]:
         send_filtered_page(resp, api.url(req), page, [dump(FindingResponse, each) for each in shown], last)
 
     yield Route("/api/findings", get=Endpoint(Operation(reader), list_page))
-    yield Route("/api/findings/{finding_id}", get=read(reader, _with_history, partial(dump, FindingHistoryResponse)))
+    yield Route("/api/findings/{finding_id}", get=read(reader, _with_history, shown_as(FindingHistoryResponse)))
 
 
 def _with_history(finding_id: str, caller: TokenPrincipal) -> dict[str, Any]:

@@ -51,26 +51,20 @@ class InboundRoute(NamedTuple):
     """The route of an inbound source."""
 
     path: str
-    family: RouteFamily
     source: InboundSource
+    family: RouteFamily = RouteFamily.HANDOFFS
 
     def serve(self, post: Endpoint) -> Route:
         """Return the route with its only method."""
         return Route(self.path, post=post, family=self.family, source=self.source)
 
 
-SCANNER: Final = InboundRoute("/api/scanner/results", RouteFamily.SCANNER, InboundSource.SCANNER)
-EMAIL: Final = InboundRoute("/api/email/webhook", RouteFamily.EMAIL, InboundSource.EMAIL)
-CAPTURES: Final = InboundRoute(
-    "/api/browser-extension/evidence-captures", RouteFamily.HANDOFFS, InboundSource.BROWSER_EXTENSION
-)
-CMS_DIAGNOSTICS: Final = InboundRoute(
-    "/api/cms-plugins/cms-commerce/diagnostics", RouteFamily.HANDOFFS, InboundSource.CMS_PLUGIN
-)
-STOREFRONT_DIAGNOSTICS: Final = InboundRoute(
-    "/api/storefront-app/diagnostics", RouteFamily.HANDOFFS, InboundSource.STOREFRONT_APP
-)
-COMPLIANCE: Final = InboundRoute("/api/storefront-app/webhooks/compliance", RouteFamily.HANDOFFS, InboundSource.COMPLIANCE)
+SCANNER: Final = InboundRoute("/api/scanner/results", InboundSource.SCANNER, RouteFamily.SCANNER)
+EMAIL: Final = InboundRoute("/api/email/webhook", InboundSource.EMAIL, RouteFamily.EMAIL)
+CAPTURES: Final = InboundRoute("/api/browser-extension/evidence-captures", InboundSource.BROWSER_EXTENSION)
+CMS_DIAGNOSTICS: Final = InboundRoute("/api/cms-plugins/cms-commerce/diagnostics", InboundSource.CMS_PLUGIN)
+STOREFRONT_DIAGNOSTICS: Final = InboundRoute("/api/storefront-app/diagnostics", InboundSource.STOREFRONT_APP)
+COMPLIANCE: Final = InboundRoute("/api/storefront-app/webhooks/compliance", InboundSource.COMPLIANCE)
 
 
 def scanner_and_email_routes(api: ApiContext, secrets: SharedSecrets, settings: Settings) -> Iterator[Route]:

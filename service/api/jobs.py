@@ -6,21 +6,19 @@ has no such requirement.
 """
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 import falcon
 
 from schemas.api.bulk import BulkJobResponse
 from schemas.api.deliveries import RecoveryResponse
-from schemas.api.response_fields import dump
 from schemas.base.errors import TargetNotFound, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenKind
 from schemas.exports.recoveries import RecoveryForm
 from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest, results_record
 from service.api.exports import DECIDER, EXPORTS
-from service.api.routes import ApiContext, Route, of_account, read
+from service.api.routes import ApiContext, Route, of_account, read, shown_as
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
@@ -37,7 +35,7 @@ _DECIDER_ON_ALL: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS)
 
 def bulk_routes(api: ApiContext) -> Iterator[Route]:
     """Yield the routes of decisions on many exports, and of bulk jobs."""
-    bulk, show = api.operations.bulk, partial(dump, BulkJobResponse)
+    bulk, show = api.operations.bulk, shown_as(BulkJobResponse)
     reader = Bearer(TokenKind.API, Ability.READ_EXPORTS)
 
     def decide(req: falcon.Request) -> ApiResponse:
@@ -60,7 +58,7 @@ def bulk_routes(api: ApiContext) -> Iterator[Route]:
 def recovery_routes(api: ApiContext) -> Iterator[Route]:
     """Yield the routes of recoveries."""
     deliverer = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, requires_webhooks=True)
-    show = partial(dump, RecoveryResponse)
+    show = shown_as(RecoveryResponse)
 
     def begin(req: falcon.Request) -> ApiResponse:
         requested = req.context.payload

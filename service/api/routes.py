@@ -6,21 +6,23 @@ An endpoint calls a use case with the ids of the path and the caller, and shows 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import falcon
 
+from schemas.api.response_fields import ResponseSchema, dump
 from schemas.base.fields import Form, NoMembers
 from schemas.base.principal import TokenPrincipal
 from schemas.intake.sources import InboundSource
-from schemas.settings.definitions import RouteFamily, Settings
+from schemas.settings.definitions import RouteFamily
 from service.http.auth import Authenticate
 from service.http.idempotency import ApiResponse, IdempotentExecutor
 from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Body, Operation
 from service.operations.accounts.authority import OperatorAccount
 from service.operations.wiring import Operations
-from storage.accounts.account_limits import AccountLimits, account_limits
+from storage.accounts.account_limits import AccountLimits
 
 #: Returns the JSON object of a record.
 Show = Callable[[Any], Mapping[str, Any]]
@@ -71,12 +73,6 @@ class ApiContext:
     operator_account: OperatorAccount
     limits: AccountLimits
     public_base_url: str
-
-    @classmethod
-    def of(cls, settings: Settings, operations: Operations) -> "ApiContext":
-        """Return the dependencies for one installation."""
-        executor = IdempotentExecutor(settings.idempotency_ttl)
-        return cls(executor, operations, OperatorAccount(settings), account_limits(settings), settings.public_base_url)
 
     def url(self, req: falcon.Request) -> str:
         """Return the public URL of a request's path."""
@@ -163,6 +159,11 @@ def removed(bearer: Authenticate, remove: Callable[..., object]) -> Endpoint:
         resp.status = falcon.HTTP_204
 
     return Endpoint(Operation(bearer), respond)
+
+
+def shown_as(schema: type[ResponseSchema]) -> Show:
+    """Return the function that returns the JSON object of a record, as `schema` documents it."""
+    return partial(dump, schema)
 
 
 def of_account(query: Callable[..., Any]) -> Callable[..., Any]:

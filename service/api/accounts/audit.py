@@ -4,17 +4,15 @@ An account sees the entries about itself and those by its users. The records of 
 """
 
 from collections.abc import Container, Iterator, Mapping
-from functools import partial
 from typing import Any, Final
 
 from runtime.clock import utc_now
 from schemas.api.administration import AuditEntryResponse, dump_compliance_request
-from schemas.api.response_fields import dump
 from schemas.base.principal import Ability, Manager
 from schemas.base.timestamps import parse_rfc3339, to_ms
 from schemas.compliance.requests import ComplianceRequest
 from service.api.accounts.authority import AccountBearer, numbered
-from service.api.routes import ApiContext, Route, read
+from service.api.routes import ApiContext, Route, read, shown_as
 from service.http.paging import Matching
 from service.operations.accounts import audit
 from storage.accounts.audit_log_sql import AuditFilter
@@ -31,7 +29,7 @@ _FILTERS: Final[Mapping[str, Container[str]]] = {
 def routes(api: ApiContext) -> Iterator[Route]:
     """Yield the routes of the audit log and of compliance requests."""
     manager, administrator = AccountBearer(api.operator_account), AccountBearer(api.operator_account, Ability.ADMIN)
-    yield Route("/api/audit", get=numbered(api, manager, _list_entries, partial(dump, AuditEntryResponse), _FILTERS))
+    yield Route("/api/audit", get=numbered(api, manager, _list_entries, shown_as(AuditEntryResponse), _FILTERS))
 
     def show(request: ComplianceRequest) -> dict[str, Any]:
         return dump_compliance_request(request, utc_now())

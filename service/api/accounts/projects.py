@@ -1,20 +1,18 @@
 """`/api/projects` and `/api/scan-runs`: the websites of the account, and the scan runs that assign scan results to them."""
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import falcon
 
 from schemas.accounts.forms import NewProjectForm, ProjectChangeForm, ScanRunForm
 from schemas.api.administration import ProjectResponse, ScanRunResponse
-from schemas.api.response_fields import dump
 from schemas.base.errors import Forbidden, NotFound, ValidationFailed
 from schemas.base.fields import MAX_ID, problem
 from schemas.base.principal import Manager
 from schemas.intake.grouping import TicketGrouping
 from service.api.accounts.authority import AccountBearer, named_account, numbered
-from service.api.routes import ApiContext, Endpoint, Route, read
+from service.api.routes import ApiContext, Endpoint, Route, read, shown_as
 from service.http.paging import NUMBERS, read_numbered_page, send_page
 from service.http.request_pipeline import Operation
 from service.operations.accounts import projects as operations
@@ -26,7 +24,7 @@ from storage.accounts.projects import Project, ScanRun
 def routes(api: ApiContext) -> Iterator[Route]:
     """Yield the routes of projects; any API token may read the projects of its account."""
     reader, manager = AccountBearer(api.operator_account, None), AccountBearer(api.operator_account)
-    show = partial(dump, ProjectResponse)
+    show = shown_as(ProjectResponse)
     of_account = numbered(api, reader, projects.list_page, show)
 
     def list_page(req: falcon.Request, resp: falcon.Response) -> None:
@@ -68,7 +66,7 @@ def _change(project_id: str, changes: Mapping[str, Any], actor: Manager) -> Proj
 
 def scan_run_routes(api: ApiContext) -> Iterator[Route]:
     """Yield the routes of scan runs."""
-    manager, show = AccountBearer(api.operator_account), partial(dump, ScanRunResponse)
+    manager, show = AccountBearer(api.operator_account), shown_as(ScanRunResponse)
 
     def create(req: falcon.Request) -> ScanRun:
         """Register the scan run. Raises Forbidden, ValidationFailed."""

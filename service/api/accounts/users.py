@@ -7,7 +7,6 @@ if they got no response.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 import falcon
@@ -15,14 +14,13 @@ import falcon
 from runtime.clock import utc_now
 from schemas.accounts.forms import GrantForm, TokenForm, UserChangeForm, UserForm
 from schemas.api.administration import ConsoleSessionResponse, GrantResponse, TokenResponse, UserResponse
-from schemas.api.response_fields import dump
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, Manager, Role, TokenKind
 from schemas.settings.definitions import RouteFamily
 from service.api.accounts.authority import AccountBearer, named_account, numbered
-from service.api.routes import ApiContext, Route, read, removed
+from service.api.routes import ApiContext, Route, read, removed, shown_as
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import NUMBERS, Matching
@@ -42,7 +40,7 @@ _SESSIONS: Final = "/api/console-sessions"
 def routes(api: ApiContext) -> Iterator[Route]:
     """Yield the routes of users and grants."""
     manager = AccountBearer(api.operator_account)
-    show, show_grant = partial(dump, UserResponse), partial(dump, GrantResponse)
+    show, show_grant = shown_as(UserResponse), shown_as(GrantResponse)
     yield Route(
         "/api/users",
         get=numbered(api, manager, accounts.list_users, show, {"email": Matching(is_email_address, "invalid_email")}),
@@ -104,7 +102,7 @@ def _create_grant(req: falcon.Request) -> Grant:
 
 def token_routes(api: ApiContext) -> Iterator[Route]:
     """Yield the routes of tokens."""
-    manager, show = AccountBearer(api.operator_account), partial(dump, TokenResponse)
+    manager, show = AccountBearer(api.operator_account), shown_as(TokenResponse)
     find = finder("token", tokens.find)
 
     def create(req: falcon.Request) -> ApiResponse:
@@ -131,7 +129,7 @@ def token_routes(api: ApiContext) -> Iterator[Route]:
 
 def session_routes(api: ApiContext) -> Iterator[Route]:
     """Yield the routes of console sessions."""
-    user, show = Bearer(TokenKind.API, Ability.CONSOLE, allows_project_roles=True), partial(dump, ConsoleSessionResponse)
+    user, show = Bearer(TokenKind.API, Ability.CONSOLE, allows_project_roles=True), shown_as(ConsoleSessionResponse)
     listed = api.listed(user, identifiers.SESSION, sessions.list_page, show)
     yield Route(_SESSIONS, get=listed, family=RouteFamily.CONSOLE)
     revoked = api.acted(user, sessions.revoke, show)
