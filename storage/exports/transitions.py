@@ -6,7 +6,7 @@ appends an audit entry in the same transaction. Workers write results with their
 no row.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -234,7 +234,7 @@ def retry_many(
     `reason` is for the audit log.
     """
     with transaction():
-        exports = lock_many(wanted, account_id)
+        exports = lock_many([each.id for each in wanted], account_id)
         found = transitions_sql.lock_targets({each.target_id for each in exports.values() if each.target_id is not None})
 
         def refusal(export: LockedExport) -> RiskRelayError | None:
@@ -385,12 +385,12 @@ def lock(export_id: str, account_id: int | None) -> Export:
     return get(export_id, account_id)
 
 
-def lock_many(wanted: Sequence[ExportReference], account_id: int | None) -> dict[str, LockedExport]:
+def lock_many(export_ids: Iterable[str], account_id: int | None) -> dict[str, LockedExport]:
     """Return the exports that exist, by id; with `account_id`, only those of that account.
 
     Nobody else can change them until the transaction ends, so that a repeated request sees the changes.
     """
-    ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
+    ids = [each for each in export_ids if identifiers.is_id(identifiers.EXPORT, each)]
     return {each.id: each for each in transitions_sql.lock_exports(ids, account_id)}
 
 
@@ -438,7 +438,7 @@ def check_transition(
     `refusal` returns the error of an export in a legal state. `is_decided` says whether an export already has the wanted
     state; by default, its status decides. `is_allowed` accepts states that are legal besides those of the transition.
     """
-    exports = lock_many(wanted, account_id) if exports is None else exports
+    exports = lock_many([each.id for each in wanted], account_id) if exports is None else exports
     after, already = TRANSITIONS[transition].target, _DECIDED.get(transition, ())
     results: list[DecisionResult] = []
     for reference in wanted:

@@ -12,7 +12,7 @@ from typing import Self
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.places import Place
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.group_ticket import Group, group_ticket, highest, new_group, with_findings
+from schemas.exports.tickets.group_ticket import Group, group_ticket, new_group, with_findings
 from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.exports.tickets.ticket_events import PlaceChange
 from schemas.intake.scanner import Issue, ScanPostback
@@ -27,15 +27,7 @@ from storage.exports.transitions import prepare
 from storage.exports.transitions_sql import write_locked
 from storage.intake.findings_sql import PostedRun
 from storage.triage import groups
-from storage.triage.groups import Extension, OpenGroup
-
-
-@dataclass(frozen=True, slots=True)
-class GroupAddition:
-    """The new findings of a rule, by fingerprint, and the highest severity of known findings that became more severe."""
-
-    fingerprints: tuple[str, ...]
-    raised_to: str | None = None
+from storage.triage.groups import OpenGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +35,7 @@ class GroupTicket:
     """A group's ticket and what it was written from: the group's version (0 for a new one) and the findings that join it."""
 
     version: int
-    joining: GroupAddition
+    joining: Sequence[str]
     ticket: WrittenTicket
 
 
@@ -98,21 +90,15 @@ class GroupedPostback:
             **{fingerprint: fresh[fingerprint] for fingerprint in issues if rule_of(issues[fingerprint]) in closed},
         }
 
-    def joining(self, new: Iterable[str], raised: Iterable[tuple[str | None, str]] = ()) -> dict[str, GroupAddition]:
-        """Return the additions to each rule's group: new findings by fingerprint, and severities of known ones by export."""
-        found: dict[str, GroupAddition] = {}
+    def joining(self, new: Iterable[str]) -> dict[str, list[str]]:
+        """Return the new findings of each rule's group, by fingerprint."""
+        found: dict[str, list[str]] = {}
         for fingerprint in new:
-            before = found.get(rule_of(self.issues[fingerprint]), GroupAddition(()))
-            found[rule_of(self.issues[fingerprint])] = replace(before, fingerprints=(*before.fingerprints, fingerprint))
-        rules = {opened.row.id: rule for rule, opened in self.opened.items() if opened.group is not None}
-        for export_id, severity in raised:
-            if (rule := rules.get(export_id or "")) is not None:
-                before = found.get(rule, GroupAddition(()))
-                found[rule] = replace(before, raised_to=highest([severity, before.raised_to or severity]))
+            found.setdefault(rule_of(self.issues[fingerprint]), []).append(fingerprint)
         return found
 
     def tickets(
-        self, joining: Mapping[str, GroupAddition], checkpoint: Checkpoint = no_checkpoint
+        self, joining: Mapping[str, Sequence[str]], checkpoint: Checkpoint = no_checkpoint
     ) -> dict[str, GroupTicket]:
         """Write the tickets of groups that begin or grow, by rule; the tickets of frozen groups are unchanged."""
         rules = [rule for rule in joining if rule not in self.opened or self.opened[rule].group is not None]
@@ -124,7 +110,7 @@ class GroupedPostback:
     def store(
         self,
         run: PostedRun,
-        joining: Mapping[str, GroupAddition],
+        joining: Mapping[str, Sequence[str]],
         prepared: Mapping[str, GroupTicket],
         finding_ids: Mapping[str, str],
         export_ids: Mapping[str, str],
@@ -137,26 +123,27 @@ class GroupedPostback:
         `prepared` are tickets that were written before. The ids of findings and exports are by fingerprint. The caller holds
         the transaction.
         """
-        stale = {rule: each for rule, each in joining.items() if not self._is_current(rule, each, prepared.get(rule))}
+        basis = {rule: (each.version, each.joining) for rule, each in prepared.items()}
+        stale = {rule: each for rule, each in joining.items() if basis.get(rule) != (self._version_of(rule), each)}
         tickets = {rule: each.ticket for rule, each in {**prepared, **self.tickets(stale)}.items()}
-        drafts, extensions, waiting = [], [], []
+        drafts, extended, waiting = [], [], []
         exports: dict[str, list[str]] = {}
         for rule, each in joining.items():
             opened = self.opened.get(rule)
             if opened is None:
-                first, total = each.fingerprints[0], len(each.fingerprints)
+                first, total = each[0], len(each)
                 export_id, source = export_ids[first], finding_source(self.postback, finding_ids[first])
                 drafts.append(Draft(run.account_id, run.project_id, source, tickets[rule], rule, total, rule, export_id))
                 exports[rule] = [export_id]
             elif opened.group is None:
-                waiting.append((opened.row, each.fingerprints))
-            elif each.fingerprints or tickets[rule].text != opened.row.ticket:
-                extensions.append(Extension(opened.row, tickets[rule], len(each.fingerprints)))
+                waiting.append((opened.row, each))
+            else:
+                extended.append((opened.row, tickets[rule], len(each)))
                 exports[rule] = [opened.row.id]
         changed = [export_id for [export_id] in exports.values()]
         # The caller applies the approval rules to new and extended groups together.
         prepare(drafts, now, actor, limits, None)
-        groups.extend(extensions, now, actor)
+        groups.extend(extended, now, actor)
         frozen = groups.join_frozen([(row, len(fingerprints)) for row, fingerprints in waiting], now, actor)
         noted = [
             StoredChange(each.id, finding_ids[fingerprint], PlaceChange.ADDED)
@@ -171,26 +158,24 @@ class GroupedPostback:
         return changed
 
     def _add_hosts(
-        self, account_id: int, joining: Mapping[str, GroupAddition], exports: Mapping[str, Sequence[str]]
+        self, account_id: int, joining: Mapping[str, Sequence[str]], exports: Mapping[str, Sequence[str]]
     ) -> None:
         """Add the hosts of new findings to the search terms of groups: tickets name few places, frozen ones no new one."""
         export_search.add_hosts(
             (account_id, host, export_id)
             for rule, export_ids in exports.items()
-            for fingerprint in joining[rule].fingerprints
+            for fingerprint in joining[rule]
             if (host := host_of(self.issues[fingerprint].url or self.postback.page.url))
             for export_id in export_ids
         )
 
-    def _ticket(self, rule: str, joining: GroupAddition) -> Ticket:
-        opened, fingerprints = self.opened.get(rule), joining.fingerprints
+    def _ticket(self, rule: str, fingerprints: Sequence[str]) -> Ticket:
+        opened = self.opened.get(rule)
         if opened is None or opened.group is None:
             first = self.issues[fingerprints[0]]
             begun = new_group(self.postback.page, first, self.postback.scan_run_id, self.postback.screenshot)
             return group_ticket(self._grown(begun, fingerprints[1:], {begun.places[0].url}))
-        grown = self._grown(opened.group, fingerprints, opened.known_pages)
-        severity = highest([grown.severity, joining.raised_to or "info"])
-        return groups.extended_ticket(opened.row, replace(grown, severity=severity))
+        return groups.extended_ticket(opened.row, self._grown(opened.group, fingerprints, opened.known_pages))
 
     def _grown(self, group: Group, fingerprints: Sequence[str], known_pages: Iterable[str]) -> Group:
         added = [
@@ -204,9 +189,6 @@ class GroupedPostback:
 
     def _version_of(self, rule: str) -> int:
         return self.opened[rule].row.version if rule in self.opened else 0
-
-    def _is_current(self, rule: str, joining: GroupAddition, ticket: GroupTicket | None) -> bool:
-        return ticket is not None and (ticket.version, ticket.joining) == (self._version_of(rule), joining)
 
 
 def finding_source(postback: ScanPostback, finding_id: str) -> Source:

@@ -128,7 +128,7 @@ def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str
             grouped, export_ids = grouped.renewed(issues, apart, export_ids, now)
         groups_sql.move_findings([(finding_id, export_ids[mark]) for mark, finding_id in ticketed.items()])
     if grouped is not None:
-        joining, written_before = grouped.joining(ticketed, raised), prepared.group_tickets
+        joining, written_before = grouped.joining(ticketed), prepared.group_tickets
         changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
         reopen_groups(changes.reopened_groups)
     else:
@@ -149,10 +149,8 @@ def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str
             for mark, finding_id in ticketed.items()
         ]
         changed = prepare(drafts, now, actor, limits, None)
-    # The tickets of groups that were already open have been written above.
-    grown = {each.row.id for each in grouped.opened.values()} if grouped else set()
-    if more_severe := {export_id for export_id, _ in raised if export_id is not None} - grown:
-        changed += groups.raise_severities(more_severe, now, actor)
+    if raised:
+        changed = list(dict.fromkeys(changed + groups.raise_severities(raised, now, actor)))
     if run.has_snoozed:
         unsnoozed = groups_sql.end_snoozes(list(issues), run.project_id)
         status = ExportStatus.PREPARED.value
@@ -164,19 +162,18 @@ def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str
 
 def _mark_seen(
     issues: Mapping[str, Issue], run: PostedRun, postback: ScanPostback, now: datetime
-) -> tuple[list[tuple[str | None, str]], dict[str, SeenFinding], dict[str, SeenFinding]]:
+) -> tuple[set[str], dict[str, SeenFinding], dict[str, SeenFinding]]:
     """Store that findings were seen again.
 
-    Returns the export and the severity of each finding that became more severe; and, by fingerprint, the findings that were
-    fixed, and those whose ticket was deleted before anybody received it. A finding keeps its highest severity and its first
-    help link.
+    Returns the exports of the findings that became more severe; and, by fingerprint, the findings that were fixed, and those
+    whose ticket was deleted before anybody received it. A finding keeps its highest severity and its first help link.
     """
-    raised, changed, fixed, unticketed = [], [], {}, {}
+    raised, changed, fixed, unticketed = set[str](), [], {}, {}
     for each in findings_sql.mark_seen(issues, run.project_id, postback, now):
         issue = issues[each.fingerprint]
         is_raised = _is_raised(issue, each.severity)
-        if is_raised:
-            raised.append((each.export_id, issue.severity))
+        if is_raised and each.export_id is not None:
+            raised.add(each.export_id)
         if is_raised or (each.help_url is None and issue.help_url is not None):
             severity = issue.severity if is_raised else each.severity
             changed.append(each._replace(severity=severity, help_url=each.help_url or issue.help_url))

@@ -16,7 +16,6 @@ from schemas.exports.tickets.ticket_events import PlaceChange
 from schemas.findings.life_cycle import CheckedRules, LifeCycle, RunOutcome, after_miss, after_report, counts_as_visit
 from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import ScanPostback
-from schemas.triage.bulk_decisions import ExportReference
 from storage.db.columns import JsonField
 from storage.exports import groups_sql, transitions
 from storage.exports.events.changes_sql import StoredChange, store, subscribed_to
@@ -127,8 +126,8 @@ def _lock_exports(export_ids: Sequence[str | None]) -> tuple[dict[str, LockedExp
     found = groups_sql.siblings({each for each in export_ids if each is not None})
     known = {id_: [id_] if siblings is None else _json.python_value(siblings) for id_, siblings in found}
     wanted = sorted({each for siblings in known.values() for each in siblings})
-    locked = transitions.lock_many([ExportReference(each) for each in wanted], None)
+    locked = transitions.lock_many(wanted, None)
     # An approval for several targets may have won and made copies, which have later ids.
     sets = {id_: locked[id_].siblings or [id_] for id_ in known if id_ in locked}
     copies = sorted({each for siblings in sets.values() for each in siblings} - locked.keys())
-    return locked | transitions.lock_many([ExportReference(each) for each in copies], None), sets
+    return locked | transitions.lock_many(copies, None), sets

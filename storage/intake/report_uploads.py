@@ -59,11 +59,15 @@ class HeldUpload:
     """An upload with the data that its import needs."""
 
     project_id: int
+    user_id: int
     format: str
     scan_run_id: int
     done: int
     #: The number of postbacks of the report when its import began.
     total: int | None
+    #: The pages that were left out, each with the reason.
+    left_out: list[list[str]]
+    actor: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +76,6 @@ class RefusedPostback:
 
     url: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Progress:
-    project_id: int
-    user_id: int
-    scan_run_id: int
-    left_out: list[list[str]]
-    actor: str
 
 
 def create(new: NewReportUpload, now: datetime, vault: Vault, limits: AccountLimits) -> ReportUpload:
@@ -171,8 +166,8 @@ def record(
     """
     if not _jobs.renew(lease.id, lease.lease, now, LEASE_S, ReportUploadRow.done == number):
         return False
-    known = ReportUploadRow.select(*columns(_Progress, ReportUploadRow)).where(ReportUploadRow.id == lease.id)
-    [upload] = read(_Progress, known)
+    upload = held(lease)
+    assert upload is not None  # noqa: S101 - the lease was just renewed
     stopped = _stop_reason(upload)
     if stopped is not None:
         _end(lease.id, ReportUploadStatus.FAILED, now, stopped)
@@ -207,7 +202,7 @@ def _require_room(account_id: int) -> None:
         )
 
 
-def _stop_reason(upload: _Progress) -> UploadError | None:
+def _stop_reason(upload: HeldUpload) -> UploadError | None:
     if UserRow.select().where(UserRow.id == upload.user_id, UserRow.disabled_at.is_null(False)).exists():
         return UploadError.USER_DISABLED
     # Scan run ids are unique over all accounts: another project may have registered an id that was deleted meanwhile.
@@ -216,7 +211,7 @@ def _stop_reason(upload: _Progress) -> UploadError | None:
 
 
 def _recorded(
-    postback: PreparedPostback, upload: _Progress, now: datetime, options: IntakeOptions
+    postback: PreparedPostback, upload: HeldUpload, now: datetime, options: IntakeOptions
 ) -> PostbackResult | RefusedPostback:
     try:
         with savepoint():
@@ -225,7 +220,7 @@ def _recorded(
         return RefusedPostback(postback.postback.page.url, failed.problems[0].message)
 
 
-def _counts(upload: _Progress, result: PostbackResult | RefusedPostback, now: datetime) -> dict[str, Any]:
+def _counts(upload: HeldUpload, result: PostbackResult | RefusedPostback, now: datetime) -> dict[str, Any]:
     row = ReportUploadRow
     if isinstance(result, RefusedPostback):
         added = [[result.url, result.reason]] if len(upload.left_out) < MAX_LEFT_OUT else []

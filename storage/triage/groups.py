@@ -28,7 +28,6 @@ from schemas.exports.tickets.group_ticket import (
 )
 from schemas.exports.tickets.ticket import Ticket
 from schemas.intake.scanner import SEVERITIES
-from schemas.triage.bulk_decisions import ExportReference
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import JsonField
 from storage.db.models import FindingRow
@@ -50,15 +49,6 @@ class OpenGroup:
     row: GroupRow
     known_pages: frozenset[str]
     group: Group | None
-
-
-@dataclass(frozen=True, slots=True)
-class Extension:
-    """A prepared group with its new ticket, and how many findings joined it."""
-
-    row: GroupRow
-    ticket: WrittenTicket
-    added: int
 
 
 def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bool) -> dict[str, OpenGroup]:
@@ -105,16 +95,16 @@ def update_tickets(exports: Sequence[LockedExport]) -> list[GroupRow]:
     return [row for row, _ in changed]
 
 
-def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
-    """Store new tickets of prepared groups that the caller's transaction has locked."""
-    groups_sql.extend([(each.row.id, each.ticket, each.added) for each in extensions])
-    export_search.replace({each.row.id: (each.ticket.words, each.ticket.hosts) for each in extensions})
-    _append("extend", [(each.row, each.added) for each in extensions], now, actor)
+def extend(extended: Sequence[tuple[GroupRow, WrittenTicket, int]], now: datetime, actor: str) -> None:
+    """Store new tickets of prepared groups that the caller's transaction has locked; the number is that of new findings."""
+    groups_sql.extend([(row.id, ticket, added) for row, ticket, added in extended])
+    export_search.replace({row.id: (ticket.words, ticket.hosts) for row, ticket, _ in extended})
+    _append("extend", [(row, added) for row, _, added in extended], now, actor)
 
 
 def raise_severities(export_ids: Iterable[str], now: datetime, actor: str) -> list[str]:
     """Raise the severity of prepared tickets to that of their findings; return the ids of the exports that changed."""
-    exports = lock_many([ExportReference(each) for each in export_ids], None)
+    exports = lock_many(export_ids, None)
     changed = update_tickets([*exports.values()])
     _append("extend", [(row, 0) for row in changed], now, actor)
     return [row.id for row in changed]
@@ -126,7 +116,7 @@ def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: st
     The copies of a group for further targets count them too. Returns, for each group, the group and its copies, locked.
     """
     sets = {row.id: [row.id] if row.siblings is None else _json.python_value(row.siblings) for row, _ in joined}
-    exports = lock_many([ExportReference(id_) for ids in sets.values() for id_ in ids], None)
+    exports = lock_many([id_ for ids in sets.values() for id_ in ids], None)
     groups_sql.join_frozen(
         [(id_, added, row.open_group if id_ == row.id else None) for row, added in joined for id_ in sets[row.id]]
     )

@@ -9,7 +9,7 @@ not accept approvals, the export stays prepared and waits for it; later, `Approv
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.timestamps import to_ms
@@ -61,7 +61,9 @@ class ApprovalRules:
         if not export_ids or not transitions_sql.has_rules(account_id):
             return
         rules = approval_rules.enabled_rules(account_id)
-        exports = [each for each in _read_prepared(export_ids) if not _is_snoozed(each, now)]
+        locked = transitions_sql.lock_exports(sorted(export_ids), account_id)
+        prepared = [each for each in locked if each.status is ExportStatus.PREPARED and each.redacted_at is None]
+        exports = [each for each in prepared if not _is_snoozed(each, now)]
         while True:
             usability = approval_rules.usability(rules, now)
             usable = _usable(rules, usability, now)
@@ -92,7 +94,10 @@ class ApprovalRules:
         if is_usable and target is not None and target.state.problem is not None:
             return False
         with transaction():
-            waiting = _read_waiting(rule.id)
+            of_rule = ExportRow.select(*columns(LockedExport, ExportRow)).order_by(ExportRow.id)
+            of_rule = of_rule.where(IS_WAITING, ExportRow.approved_by_rule_id == rule.id).limit(RESUME_BATCH)
+            # Skips exports that another process is changing.
+            waiting = read(LockedExport, for_update(of_rule, "FOR UPDATE SKIP LOCKED"))
             # If the target was removed, people decide on its waiting exports.
             if not waiting or not approval_rules.lock([rule], targets=is_usable):
                 return False
@@ -119,7 +124,9 @@ class ApprovalRules:
                 transitions_sql.approve_locked(approved, now, rule.actor, _reason(rule))
                 after_commit(self._wake_workers)
             else:
-                _wait(rule, safe, now)
+                transitions_sql.set_waiting([each.id for each in safe], rule.id)
+                new = [each for each in safe if each.approved_by_rule_id != rule.id]
+                _append(rule, "wait_for_target", new, ExportStatus.PREPARED, now)
 
     def _accepts(self, rule: ApprovalRule, known: Mapping[str, ApprovalTarget], now: datetime) -> bool:
         """Return whether the target of a rule accepts approvals; block the target if the policy refuses its URL."""
@@ -180,12 +187,6 @@ def _decides_groups(rule: ApprovalRule, older: Iterable[ApprovalRule]) -> bool:
     return rule.match.page_path is None and not differs
 
 
-def _wait(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
-    transitions_sql.set_waiting([each.id for each in exports], rule.id)
-    new = [each for each in exports if each.approved_by_rule_id != rule.id]
-    _append(rule, "wait_for_target", new, ExportStatus.PREPARED, now)
-
-
 def _dismiss(decision: _Decision, now: datetime) -> None:
     rule, exports = decision.rule, decision.exports
     status = TRANSITIONS[Transition.DISMISS].target
@@ -221,22 +222,6 @@ def _append(rule: ApprovalRule, action: str, exports: Sequence[LockedExport], st
 def _reason(rule: ApprovalRule) -> str:
     """Return the reason of a rule's audit entries, which is its author."""
     return f"user:{rule.author_id}"
-
-
-def _read_prepared(export_ids: Sequence[str]) -> list[LockedExport]:
-    is_prepared = ExportRow.status == ExportStatus.PREPARED.value
-    wanted = ExportRow.id.in_(export_ids) & is_prepared & ExportRow.redacted_at.is_null()
-    return read(LockedExport, for_update(_exports().where(wanted)))
-
-
-def _read_waiting(rule_id: str) -> list[LockedExport]:
-    """Read a batch of exports that wait for the target of a rule; skip those that another process is changing."""
-    wanted = _exports().where(IS_WAITING, ExportRow.approved_by_rule_id == rule_id)
-    return read(LockedExport, for_update(wanted.limit(RESUME_BATCH), "FOR UPDATE SKIP LOCKED"))
-
-
-def _exports() -> Any:
-    return ExportRow.select(*columns(LockedExport, ExportRow)).order_by(ExportRow.id)
 
 
 def _is_snoozed(export: LockedExport, now: datetime) -> bool:
