@@ -1,7 +1,7 @@
 """The SQL of groups and snoozes, hand-written because postbacks run it. No statement writes an export's status."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, select_list
@@ -48,16 +48,13 @@ _OPEN_TYPES: Final = ("TEXT", "TEXT")
 _EXTENSION: Final = ("id", "ticket", "ticket_digest", "preview_problems", "severity_rank")
 #: If the severity rises, the snooze ends: the person who snoozed it decided on the lower severity.
 _END_SNOOZE_IF_WORSE: Final = "CASE WHEN r.severity_rank > exports.severity_rank THEN NULL ELSE exports.{} END"
-_REWRITE: Final = f"""
-WITH r ({", ".join(_EXTENSION)}, added) AS ({{{{rows}}}})
+#: `open_group` is set again: the same postback may have fixed the group's last open findings and closed it.
+_EXTEND: Final = f"""
+WITH r ({", ".join(_EXTENSION)}, added) AS ({{rows}})
 UPDATE exports SET {", ".join(f"{name} = r.{name}" for name in _EXTENSION[1:])},
     {", ".join(f"{name} = {_END_SNOOZE_IF_WORSE.format(name)}" for name in NOT_SNOOZED)},
-    findings_total = exports.findings_total + r.added, open_group = {{open_group}}, version = version + 1
+    findings_total = exports.findings_total + r.added, open_group = exports.rule, version = version + 1
 FROM r WHERE exports.id = r.id"""  # noqa: S608 - our own names
-#: `open_group` is set again: the same postback may have fixed the group's last open findings and closed it.
-_EXTEND: Final = _REWRITE.format(open_group="exports.rule")
-#: Closed by the same statement: this group and another one of its rule must never be open at the same time.
-_REDUCE: Final = _REWRITE.format(open_group="NULL")
 _EXTEND_TYPES: Final = (*column_types(ExportRow, _EXTENSION), "INTEGER")
 _JOIN: Final = """
 WITH r (id, added, open_group) AS ({rows})
@@ -76,7 +73,6 @@ FROM waiting WHERE exports.id = waiting.id RETURNING exports.id"""
 _END_SNOOZES_BY_SQLITE: Final = _END_SNOOZES.format(lock="")
 # In the order in which decisions lock several exports.
 _END_SNOOZES_BY_POSTGRESQL: Final = _END_SNOOZES.format(lock="FOR UPDATE")
-_NAME_SOURCE: Final = "UPDATE exports SET source_id = ? WHERE id = ?"
 _SIBLINGS: Final = "WITH r (id) AS ({rows}) SELECT e.id, e.siblings FROM r JOIN exports e ON e.id = r.id"
 #: A group is open until all its findings are fixed.
 _COUNT_FIXED: Final = """
@@ -125,7 +121,8 @@ def groups(export_ids: Iterable[str]) -> list[GroupRow]:
 
 def extend(extensions: Sequence[tuple[str, WrittenTicket, int]]) -> None:
     """Write tickets of prepared groups: the export's id, its ticket, and the number of findings that were added."""
-    execute_over(_EXTEND, _EXTEND_TYPES, _rows(extensions))
+    values = [(export_id, *ticket.columns().values(), added) for export_id, ticket, added in extensions]
+    execute_over(_EXTEND, _EXTEND_TYPES, values)
 
 
 def join_frozen(joined: Sequence[tuple[str, int, str | None]]) -> None:
@@ -134,12 +131,6 @@ def join_frozen(joined: Sequence[tuple[str, int, str | None]]) -> None:
     A row has the export's id, the number of new findings, and their rule's code, or None for a copy.
     """
     execute_over(_JOIN, ("TEXT", "INTEGER", "TEXT"), joined)
-
-
-def reduce(reduced: tuple[str, WrittenTicket, int], source_id: str) -> None:
-    """Write the ticket of a group that has only the finding `source_id` left, as `extend` does, and close the group."""
-    execute_over(_REDUCE, _EXTEND_TYPES, _rows([reduced]))
-    execute(_NAME_SOURCE, (source_id, reduced[0]))
 
 
 def siblings(export_ids: Iterable[str]) -> list[tuple[str, str | None]]:
@@ -161,7 +152,3 @@ def end_snoozes(fingerprints: Sequence[str], project_id: int) -> list[str]:
     """End the snoozes that last until one of these findings is seen again; return the ids of the exports."""
     sql = _END_SNOOZES_BY_SQLITE if is_sqlite() else _END_SNOOZES_BY_POSTGRESQL
     return [row[0] for row in rows_over(sql, ("TEXT",), [(mark,) for mark in fingerprints], (project_id, project_id))]
-
-
-def _rows(extensions: Sequence[tuple[str, WrittenTicket, int]]) -> list[tuple[Any, ...]]:
-    return [(export_id, *ticket.columns().values(), added) for export_id, ticket, added in extensions]

@@ -22,7 +22,7 @@ from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.search import export_search
 from storage.exports.transitions import append_entry, lock, prepare, update
-from storage.exports.transitions_sql import set_waiting
+from storage.exports.transitions_sql import write_locked
 from storage.triage.decisions import EDITABLE
 
 #: The tickets and rows of this many findings take SQLite's one writer a third of a second.
@@ -65,13 +65,23 @@ def split(
         kept, *tickets = written(
             [_kept_ticket(export, group, first), *(_ticket(group, each, artifacts_base_url) for each in others)]
         )
-        drafts = [_draft(export, each, ticket, now) for each, ticket in zip(others, tickets, strict=True)]
+        drafts = [
+            Draft(
+                export.account_id,
+                export.project_id,
+                Source("finding", each.id, each.first_scan_run_id),
+                ticket,
+                rule=each.code.strip(),
+                findings=1,
+            )
+            for each, ticket in zip(others, tickets, strict=True)
+        ]
         # No approval rule is applied, because a person split the group to decide on each finding.
         new_ids = prepare(drafts, now, actor, limits, None)
         groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
         fixed = [new_id for each, new_id in zip(others, new_ids, strict=True) if each.fixed_at is not None]
         update(fixed, findings_fixed=1)
-        _reduce(export.id, first, kept, 1 - total)
+        _reduce(export.id, first, kept)
         append_entry(export, "split", now, actor, f"{1 + len(others)} findings")
         return [export.id, *new_ids]
 
@@ -91,27 +101,19 @@ def _findings_of_group(export: Export, total: int) -> list[_Finding]:
     return sorted(found, key=lambda each: each.id != export.source.id)
 
 
-def _draft(export: Export, finding: _Finding, ticket: WrittenTicket, now: datetime) -> Draft:
-    """Return the draft of one finding's own export."""
-    return Draft(
-        export.account_id,
-        export.project_id,
-        Source("finding", finding.id, finding.first_scan_run_id),
-        ticket,
-        rule=finding.code.strip(),
-        findings=1,
-        export_id=identifiers.new_id(identifiers.EXPORT, now),
-    )
-
-
-def _reduce(export_id: str, first: _Finding, kept: WrittenTicket, added: int) -> None:
-    """Reduce the group's export to its first finding; `added` is the change of the number of findings, less than 0."""
-    groups_sql.reduce((export_id, kept, added), source_id=first.id)
+def _reduce(export_id: str, first: _Finding, kept: WrittenTicket) -> None:
+    """Reduce the group's export to its first finding."""
+    # Closed by the same statement: this group and another one of its rule must never be open at the same time.
+    alone = {
+        "source_id": first.id,
+        "findings_total": 1,
+        "findings_fixed": int(first.fixed_at is not None),
+        "open_group": None,
+    }
+    # If the export waited for the target of a rule, the person now decides on it too.
+    write_locked([{"id": export_id, **kept.columns()}], {**alone, "approved_by_rule_id": None})
     export_search.remove_hosts(export_id)
     export_search.replace({export_id: (kept.words, kept.hosts)})
-    # If the export waited for the target of a rule, the person now decides on it too.
-    set_waiting([export_id], None)
-    update([export_id], findings_fixed=int(first.fixed_at is not None))
 
 
 def _ticket(group: Group, finding: _Finding, artifacts_base_url: str = "") -> Ticket:
