@@ -15,6 +15,7 @@ from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, reader, select_list
 from storage.db.engine import is_sqlite, rows, transaction
 from storage.db.models import TargetRow
+from storage.db.queries import for_update, scalars
 
 #: The columns whose fields have other names.
 _RENAMED: Final = {"target_id": TargetRow.id, "connected": TargetRow.connected_status}
@@ -80,10 +81,8 @@ WITH r ({", ".join(_WRITTEN_COLUMNS)}) AS ({{rows}})
 UPDATE targets SET {", ".join(f"{column} = r.{column}" for column in _WRITTEN_COLUMNS[1:])}
 FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
 
-_HELD_BEYOND: Final = """
-SELECT t.id FROM targets t WHERE t.paced_until > ? OR (t.held_until > ? AND t.held_reason = 'breaker_open')"""
 #: Not FOR UPDATE: an approval only checks that its target exists, so neither should wait for the other.
-_LOCK: Final = " FOR NO KEY UPDATE OF t"
+_LOCK: Final = "FOR NO KEY UPDATE"
 
 
 class AddressedState(NamedTuple):
@@ -132,7 +131,7 @@ def read_addressed(target_ids: Collection[str], *, locked: bool = False, waits: 
     """Return the throttle states of these targets, read as `read` does, with their URLs, secrets and settings."""
     sql = _READ
     if locked and not is_sqlite():
-        sql += _LOCK if waits else f"{_LOCK} SKIP LOCKED"
+        sql += f" {_LOCK} OF t" if waits else f" {_LOCK} OF t SKIP LOCKED"
     found = rows_over(sql, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
     return {row[0]: AddressedState(_read_state(row[:-3]), *row[-3:]) for row in found}
 
@@ -154,10 +153,9 @@ def write(states: Iterable[ThrottleState]) -> None:
 def shorten_holds(now: datetime, longest_s: float) -> None:
     """Shorten holds by rate limits and breakers to `longest_s` seconds; after a clock was set back, some are longer."""
     until = now + timedelta(seconds=longest_s)
+    is_late = (TargetRow.held_reason == BREAKER_OPEN) & (TargetRow.held_until > until)
     with transaction():
-        held = [row[0] for row in rows(_HELD_BEYOND, (TargetRow.paced_until.db_value(until), to_ms(until)))]
-        read(held, locked=True)
-        is_held = TargetRow.id.in_(held)
+        held = TargetRow.select(TargetRow.id).where((TargetRow.paced_until > until) | is_late).order_by(TargetRow.id)
+        is_held = TargetRow.id.in_(scalars(for_update(held, _LOCK)))
         TargetRow.update(paced_until=until).where(is_held, TargetRow.paced_until > until).execute()
-        is_open = TargetRow.held_reason == BREAKER_OPEN
-        TargetRow.update(held_until=until).where(is_held, is_open, TargetRow.held_until > until).execute()
+        TargetRow.update(held_until=until).where(is_held, is_late).execute()
