@@ -14,7 +14,6 @@ from schemas.exports.tickets.group_ticket import highest
 from schemas.exports.tickets.ticket_text import reopened_text, ticket_for_finding
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.grouping import TicketGrouping
-from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, ScanPostback
 from schemas.triage.search_words import host_of
 from storage.accounts import projects
@@ -245,7 +244,7 @@ def _insert_new(
     A concurrent postback may have inserted any of them first.
     """
     ids = {mark: identifiers.new_id(identifiers.FINDING, now) for mark in issues}
-    now_ms, page = to_ms(now), page_digest(postback.page.normalized_url or postback.page.url)
+    now_ms, page = to_ms(now), findings_sql.digest_of(postback)
     # Sorted, so that two postbacks with the same new findings lock them in the same order.
     records = [
         {

@@ -180,7 +180,7 @@ def post_page(postback: ScanPostback, now: datetime) -> PostedRun | None:
         execute(_UPSERT_PAGE, values)
         found = rows(_POSTED_RUN_BY_SQLITE, (run_id,))
     else:
-        lock = int.from_bytes(bytes.fromhex(_digest(postback)[:16]), signed=True)
+        lock = int.from_bytes(bytes.fromhex(digest_of(postback)[:16]), signed=True)
         found = rows(_POST_PAGE_BY_POSTGRESQL, (*values, lock, run_id))
     return PostedRun._make(found[0][: len(PostedRun._fields)]) if found else None
 
@@ -210,7 +210,7 @@ def mark_seen(issues: Mapping[str, Issue], project_id: int, postback: ScanPostba
     seen_by = (run_id, run_id, run_id, run_id, at)
     if not is_sqlite():
         values = [(mark, issue.severity, issue.help_url) for mark, issue in issues.items()]
-        locked = (project_id, project_id, _digest(postback), run_id)
+        locked = (project_id, project_id, digest_of(postback), run_id)
         found = rows_over(_SEEN_BY_POSTGRESQL, ("TEXT", "TEXT", "TEXT"), values, (*locked, *seen_by, run_id, at))
         return [SeenFinding._make(row) for row in found]
     marks = [(mark,) for mark in issues]
@@ -224,7 +224,8 @@ def upgrade(findings: Sequence[SeenFinding]) -> None:
     execute_over(_UPGRADE, ("TEXT", "TEXT", "TEXT"), [(each.id, each.severity, each.help_url) for each in findings])
 
 
-def _digest(postback: ScanPostback) -> str:
+def digest_of(postback: ScanPostback) -> str:
+    """Return the digest of the page of a postback."""
     return page_digest(postback.page.normalized_url or postback.page.url)
 
 

@@ -14,14 +14,13 @@ from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket_events import PlaceChange
 from schemas.findings.life_cycle import CheckedRules, LifeCycle, RunOutcome, after_miss, after_report, counts_as_visit
-from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import ScanPostback
 from storage.db.columns import JsonField
 from storage.exports import groups_sql, transitions
 from storage.exports.events.changes_sql import StoredChange, store, subscribed_to
 from storage.exports.transitions_sql import LockedExport
 from storage.intake import life_cycle_sql
-from storage.intake.findings_sql import PostedRun
+from storage.intake.findings_sql import PostedRun, digest_of
 from storage.intake.life_cycle_sql import ReportedFinding, UnreportedFinding
 
 #: In these statuses the ticket is final or a person has decided, so a closed group does not open again.
@@ -53,15 +52,20 @@ def advance(
     page = postback.page
     unreported = []
     if counts_as_visit(postback.status, page.status_code):
-        digest = page_digest(page.normalized_url or page.url)
-        found = life_cycle_sql.unreported(run.project_id, digest, postback.scan_run_id)
+        found = life_cycle_sql.unreported(run.project_id, digest_of(postback), postback.scan_run_id)
         checked = CheckedRules(page.rules)
         unreported = [each for each in found if each.code in checked]
     reported = life_cycle_sql.reported(reported_ids, postback.scan_run_id)
     if not unreported and not reported:
         return LifeCycleChanges()
-    missed = [_after_miss(each, fixed_after_runs) for each in unreported]
-    back = [_after_report(each) for each in reported]
+    missed = [
+        after_miss(LifeCycle(each.missed_runs, times_reopened=each.times_reopened), None, fixed_after_runs)
+        for each in unreported
+    ]
+    back = [
+        after_report(LifeCycle(is_fixed=True, times_reopened=each.times_reopened), None, has_fixed=bool(each.has_fixed))
+        for each in reported
+    ]
     ids = [each.id for each in unreported] + [each.id for each in reported]
     life_cycle_sql.write(list(zip(ids, [*missed, *back], strict=True)), postback.scan_run_id, now)
     fixed = [each for each, (after, _) in zip(unreported, missed, strict=True) if after.is_fixed]
@@ -109,16 +113,6 @@ def _changes(
         for id_ in sets.get(each.export_id or "", ())
         if id_ in exports and exports[id_].events
     ]
-
-
-def _after_miss(finding: UnreportedFinding, fixed_after_runs: int) -> tuple[LifeCycle, RunOutcome | None]:
-    before = LifeCycle(finding.missed_runs, times_reopened=finding.times_reopened)
-    return after_miss(before, None, fixed_after_runs)
-
-
-def _after_report(finding: ReportedFinding) -> tuple[LifeCycle, RunOutcome | None]:
-    before = LifeCycle(finding.missed_runs, is_fixed=True, times_reopened=finding.times_reopened)
-    return after_report(before, None, has_fixed=bool(finding.has_fixed))
 
 
 def _lock_exports(export_ids: Sequence[str | None]) -> tuple[dict[str, LockedExport], dict[str, Sequence[str]]]:

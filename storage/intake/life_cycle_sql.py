@@ -21,8 +21,7 @@ ORDER BY id"""
 _LOCKED: Final = f"{_UNREPORTED} FOR NO KEY UPDATE"
 _REPORTED: Final = """
 WITH r (id) AS ({rows})
-SELECT f.id, f.fingerprint, f.export_id, f.missed_runs, f.times_reopened,
-    s.outcome = 'fixed' AND s.seen_at = f.fixed_at
+SELECT f.id, f.fingerprint, f.export_id, f.times_reopened, s.outcome = 'fixed' AND s.seen_at = f.fixed_at
 FROM r JOIN findings f ON f.id = r.id JOIN finding_sightings s ON s.finding_id = f.id AND s.scan_run_id = ?"""
 _WRITE: Final = """
 WITH r (id, missed_runs, fixed_at, times_reopened) AS ({rows})
@@ -52,7 +51,6 @@ class ReportedFinding(NamedTuple):
     id: str
     fingerprint: str
     export_id: str | None
-    missed_runs: int
     times_reopened: int
     has_fixed: bool
 
