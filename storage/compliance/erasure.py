@@ -460,18 +460,13 @@ def erase_responses(responses: Sequence[ClientKey], mentions: Mentions | None, n
     return _empty_responses([response.id for response in responses], now, actor)
 
 
-def erasable_names() -> frozenset[str]:
-    """Return the table names that `erase_again` accepts."""
-    return frozenset(_ERASE_AGAIN)
-
-
 def erase_again(name: str, ids: Sequence[str], now: datetime, actor: str) -> Counter[str]:
     """Repeat erasures from another database's log for a table: the request `actor` erased these rows at `now`.
 
     A numeric id may belong to another row by now, so a row that is younger than its erasure is not erased. The caller holds
     the transaction.
     """
-    moment, erase = _ERASE_AGAIN[name]
+    moment, erase = ERASED_AGAIN[name]
     key = moment.model._meta.primary_key
     if not isinstance(key, AutoField | BigAutoField):
         return erase(ids, now, actor)
@@ -535,8 +530,8 @@ def _erase_keys(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     return Counter()
 
 
-#: How the rows in the erasure log are erased again, by table, with the column that gives a row's age.
-_ERASE_AGAIN: Final[Mapping[str, tuple[Any, Erase]]] = {
+#: How `erase_again` erases the rows of each table in the erasure log, with the column that gives a row's age.
+ERASED_AGAIN: Final[Mapping[str, tuple[Any, Erase]]] = {
     **{table.name: (table.moment, table.erase) for table in (*ERASABLE_TABLES, *NAMES)},
     "idempotency_keys": (IdempotencyKeyRow.created_at, _empty_responses),
     CLIENT_KEYS: (IdempotencyKeyRow.created_at, _erase_keys),

@@ -30,7 +30,7 @@ from runtime.files import replacing
 from schemas.base.timestamps import from_ms
 from schemas.compliance.requests import ComplianceStatus, Topic
 from storage.compliance import erasure_log
-from storage.compliance.erasure import SLICE, erasable_names, erase_again
+from storage.compliance.erasure import ERASED_AGAIN, SLICE, erase_again
 from storage.compliance.erasure_log import ErasedRow
 from storage.compliance.requests import UNCLAIMED
 from storage.db.engine import transaction
@@ -141,7 +141,7 @@ def _read(path: Path) -> Iterator[ErasedRow | RequestRecord]:
 def _parsed(record: Mapping[str, Any]) -> ErasedRow | RequestRecord:
     if "redaction" in record:
         request_id, table, row_id, at = record["redaction"]
-        if table != REPORT.table and table not in erasable_names():
+        if table != REPORT.table and table not in ERASED_AGAIN:
             raise ValueError(table)
         return ErasedRow(str(request_id), table, str(row_id), int(at))
     return {name: _loaded(field, record["request"][name]) for name, field in _FIELDS.items()}

@@ -35,7 +35,7 @@ from storage.compliance import erasure_log
 from storage.compliance.erasure import is_known
 from storage.db import identifiers
 from storage.db.columns import columns, get_by_id, read, record_of
-from storage.db.engine import after_commit, is_sqlite, transaction
+from storage.db.engine import after_commit, transaction
 from storage.db.leases import LeasedJobs
 from storage.db.models import ComplianceRequestRow
 from storage.db.queries import for_update, newest_first, tuples, where_given
@@ -97,7 +97,11 @@ def receive(order: ComplianceWebhook, signature: bytes, vault: Vault, now: datet
     while the database was unreachable has not checked them yet.
     """
     request_id = identifiers.new_id(identifiers.COMPLIANCE, now)
-    sealed, pseudonym = _sealed_subject(request_id, order, vault, now)
+    sealed = pseudonym = None
+    if order.subject is not None:
+        check_keys(vault, now)
+        sealed = vault.seal(json.dumps(order.subject.record(), ensure_ascii=False), SUBJECT.context(request_id))
+        pseudonym = pseudonym_of(order.subject, order.shop_domain, vault)
     digest = hashlib.sha256(signature).hexdigest()
     with transaction():
         _free_digest(order.topic, digest, now)
@@ -182,7 +186,11 @@ def claim_next(now: datetime) -> ComplianceLease | None:
         row = _next(now)
         if row is None:
             return None
-        _lock_shop(row.shop_domain)
+        # Workers that claim requests of one shop wait for each other.
+        waiting = ComplianceRequestRow.select(ComplianceRequestRow.id).where(
+            ComplianceRequestRow.shop_domain == row.shop_domain, ComplianceRequestRow.next_run_at.is_null(False)
+        )
+        tuples(for_update(waiting.order_by(ComplianceRequestRow.id)))
         # Since the SELECT, a worker may have claimed this request or another one of its shop.
         attempts = ComplianceRequestRow.attempts + 1
         lease = _jobs.claim(row.id, row.next_run_at, now, LEASE_S, _is_shop_free(now), attempts=attempts)
@@ -334,16 +342,6 @@ def _check_repeated(order: ComplianceWebhook, digest: str, now: datetime, actor:
         after_commit(partial(_log.warning, message, first.id))
 
 
-def _sealed_subject(
-    request_id: str, order: ComplianceWebhook, vault: Vault, now: datetime
-) -> tuple[bytes | None, str | None]:
-    if order.subject is None:
-        return None, None
-    check_keys(vault, now)
-    sealed = vault.seal(json.dumps(order.subject.record(), ensure_ascii=False), SUBJECT.context(request_id))
-    return sealed, pseudonym_of(order.subject, order.shop_domain, vault)
-
-
 def _next(now: datetime) -> ComplianceRequestRow | None:
     """Return the request that has waited longest and may be claimed; None if there is none."""
     row = ComplianceRequestRow
@@ -367,14 +365,6 @@ def _end_lapsed(claimed: ComplianceRequestRow) -> None:
     row = ComplianceRequestRow
     others = (row.shop_domain == claimed.shop_domain) & (row.id != claimed.id) & row.lease.is_null(False)
     row.update(lease=None).where(others).execute()
-
-
-def _lock_shop(shop_domain: str) -> None:
-    """Make workers that claim requests of one shop wait for each other; SQLite has one writer at a time anyway."""
-    row = ComplianceRequestRow
-    waiting = row.select(row.id).where(row.shop_domain == shop_domain, row.next_run_at.is_null(False))
-    if not is_sqlite():
-        tuples(for_update(waiting.order_by(row.id)))
 
 
 def _nonzero(counts: Mapping[str, int]) -> dict[str, int]:

@@ -221,7 +221,18 @@ def retry(
             require_changed(results, Transition.RETRY)
             # Before the target, because `account set --webhooks off` locks in this order: another order could deadlock.
             require_webhooks(held[0].account_id)
-            _unblock(held[0], validation, now, actor, default, records_validation)
+            if not validation.has_passed:
+                raise ValidationFailed(not_active(TargetStatus.BLOCKED, validation.reason))
+            target_id = str(held[0].target_id)
+            # Both calls also lock the target until the transaction ends.
+            if records_validation:
+                targets.record_validation(target_id, held[0].account_id, validation, now, actor)
+            else:
+                validations.request(target_id, held[0].account_id, now, actor)
+            if transitions_sql.lock_targets([target_id])[target_id].status == TargetStatus.BLOCKED:
+                targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
+                requeue_blocked(target_id, now, actor, export_id)
+                deliveries.make_due(target_id, now)
         require_changed(retry_many(wanted, account_id, now, actor), Transition.RETRY)
         return get(export_id)
 
@@ -556,26 +567,3 @@ def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[Export
 def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> Conflict:
     sources = " or ".join(sorted(TRANSITIONS[transition].sources))
     return WrongStatus(f"Export {export_id} is {status.value}; {transition.value} needs the status {sources}.")
-
-
-def _unblock(
-    export: LockedExport,
-    validation: Validation,
-    now: datetime,
-    actor: str,
-    default: DefaultSecret | None,
-    records_validation: bool,
-) -> None:
-    """Resume the blocked target of an export if its address may be used again; do not change a target in another state."""
-    target_id = str(export.target_id)
-    if not validation.has_passed:
-        raise ValidationFailed(not_active(TargetStatus.BLOCKED, validation.reason))
-    # Both calls also lock the target until the transaction ends.
-    if records_validation:
-        targets.record_validation(target_id, export.account_id, validation, now, actor)
-    else:
-        validations.request(target_id, export.account_id, now, actor)
-    if transitions_sql.lock_targets([target_id])[target_id].status == TargetStatus.BLOCKED:
-        targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
-        requeue_blocked(target_id, now, actor, export.id)
-        deliveries.make_due(target_id, now)

@@ -58,7 +58,9 @@ def accept(
                 # A savepoint, because the transaction around it may have claimed an idempotency key and must continue.
                 with savepoint():
                     [export_id] = prepare([draft], now, actor, options.limits, options.rules)
-                    _insert(email, email_id, project_id, digest, export_id, now)
+                    ids = {"id": email_id, "project_id": project_id, "export_id": export_id, "message_sha256": digest}
+                    lists = {"recipients": list(email.recipients), "attachments": attachment_records(email)}
+                    InboundEmailRow.insert(values_of(InboundEmailRow, email, **ids, **lists, created_at=now)).execute()
                 return EmailAccepted(email_id, is_duplicate=False)
             except IntegrityError:
                 # Another request has just stored the same message. The savepoint has rolled back the export of this request.
@@ -66,13 +68,6 @@ def accept(
                 if known is None:
                     raise
         return EmailAccepted(known, is_duplicate=True)
-
-
-def _insert(email: InboundEmail, email_id: str, project_id: int, digest: str, export_id: str, now: datetime) -> None:
-    """Insert the email. Raises IntegrityError if the message is stored already."""
-    own = {"id": email_id, "project_id": project_id, "export_id": export_id, "message_sha256": digest, "created_at": now}
-    lists = {"recipients": list(email.recipients), "attachments": attachment_records(email)}
-    InboundEmailRow.insert(values_of(InboundEmailRow, email, **own, **lists)).execute()
 
 
 def _find(project_id: int, digest: str) -> str | None:

@@ -154,20 +154,15 @@ class GroupedPostback:
         ]
         store(noted, self.postback.scan_run_id, now)
         exports |= {str(row.open_group): [each.id for each in frozen[row.id]] for row, _ in waiting}
-        self._add_hosts(run.account_id, joining, exports)
-        return changed
-
-    def _add_hosts(
-        self, account_id: int, joining: Mapping[str, Sequence[str]], exports: Mapping[str, Sequence[str]]
-    ) -> None:
-        """Add the hosts of new findings to the search terms of groups: tickets name few places, frozen ones no new one."""
+        # The hosts of new findings too, because tickets name few places, and frozen ones no new one.
         export_search.add_hosts(
-            (account_id, host, export_id)
-            for rule, export_ids in exports.items()
+            (run.account_id, host, export_id)
+            for rule, ids in exports.items()
             for fingerprint in joining[rule]
             if (host := host_of(self.issues[fingerprint].url or self.postback.page.url))
-            for export_id in export_ids
+            for export_id in ids
         )
+        return changed
 
     def _ticket(self, rule: str, fingerprints: Sequence[str]) -> Ticket:
         opened = self.opened.get(rule)

@@ -60,7 +60,9 @@ def record_upload(
         project = manageable(principal, upload.project_id, upload.report_id)
         if isinstance(upload, Capture):
             source = Source("evidence_capture", identifiers.new_id(identifiers.CAPTURE, now))
-            _insert_capture(upload, source.id, now)
+            outline = outline_record(upload)
+            row = values_of(EvidenceCaptureRow, upload, id=source.id, heading_outline=outline, created_at=now)
+            EvidenceCaptureRow.insert(row).execute()
         else:
             _require_shop(upload.shop_domain, project.shop_domain)
             source = Source("diagnostics", identifiers.new_id(identifiers.DIAGNOSTIC, now))
@@ -113,12 +115,6 @@ def _insert_handoff(handoff: Handoff, principal: TokenPrincipal) -> None:
     }
     insert_records(HandoffRow, [record])
     append_all([AuditEntry(now_ms, principal.key, "hand_off", handoff.id, None, RECEIVED)])
-
-
-def _insert_capture(capture: Capture, capture_id: str, now: datetime) -> None:
-    outline = outline_record(capture)
-    row = values_of(EvidenceCaptureRow, capture, id=capture_id, heading_outline=outline, created_at=now)
-    EvidenceCaptureRow.insert(row).execute()
 
 
 def _insert_diagnostics(diagnostics: Diagnostics, diagnostic_id: str, now: datetime) -> None:

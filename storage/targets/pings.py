@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from schemas.base.errors import Conflict
 from schemas.targets.pings import NO_WORKER, STALE_AFTER_S, WORKER_LOST, Ping, PingJob, PingResult
-from schemas.targets.target import PINGABLE, TargetStatus
+from schemas.targets.target import PINGABLE
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.engine import transaction
@@ -90,8 +90,10 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingJob 
     while found := tuples(waiting.order_by(PingRow.requested_at).limit(1)):
         [(status, *values)] = found
         job = read_job(PingJob, values)
-        obstacle = _obstacle(job, status, now)
-        if obstacle is not None:
+        is_stale = now - job.requested_at > timedelta(seconds=STALE_AFTER_S)
+        # The target may have been turned off since the request.
+        if is_stale or status not in PINGABLE:
+            obstacle = NO_WORKER if is_stale else f"target_{status}"
             _end(job.id, PingResult(False, error_code=obstacle), now, _IS_WAITING)
             continue
         with transaction():
@@ -113,14 +115,6 @@ def _require_pingable(target_id: str, account_id: int | None) -> None:
 
 def _result(row: PingRow) -> PingResult:
     return PingResult(bool(row.delivered), row.response_status, row.error_code, row.duration_ms)
-
-
-def _obstacle(job: PingJob, status: TargetStatus, now: datetime) -> str | None:
-    """Return the error code if a waiting ping must not be sent, or None."""
-    if now - job.requested_at > timedelta(seconds=STALE_AFTER_S):
-        return NO_WORKER
-    # The target may have been turned off since the request.
-    return None if status in PINGABLE else f"target_{status}"
 
 
 def _end(ping_id: str, result: PingResult, now: datetime, expected: Any) -> bool:

@@ -132,7 +132,15 @@ def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: Account
     if batch:
         wanted = [ExportReference(export_id, version=version) for _, export_id, version in batch]
         results = _decided(job, wanted, now, policy, limits, held.id)
-        _count(held.id, job, results)
+        errors = Counter(each.error_code for each in results if each.error_code is not None)
+        compare_and_swap(
+            BulkJobRow,
+            held.id,
+            done=job.done + len(results),
+            changed=job.changed + sum(each.is_changed for each in results),
+            skipped=job.skipped + sum(each.is_skipped for each in results),
+            errors=dict(Counter(job.errors) + errors),
+        )
         is_done = (BulkJobItemRow.job == held.id) & (BulkJobItemRow.position <= batch[-1][0])
         BulkJobItemRow.delete().where(is_done).execute()
     else:
@@ -228,18 +236,6 @@ def _decided(
     except ValidationFailed as refused:
         # The account's limit was reached.
         return [DecisionResult(each.id, error=refused) for each in wanted]
-
-
-def _count(job_id: str, job: _JobState, results: list[DecisionResult]) -> None:
-    errors = Counter(each.error_code for each in results if each.error_code is not None)
-    compare_and_swap(
-        BulkJobRow,
-        job_id,
-        done=job.done + len(results),
-        changed=job.changed + sum(each.is_changed for each in results),
-        skipped=job.skipped + sum(each.is_skipped for each in results),
-        errors=dict(Counter(job.errors) + errors),
-    )
 
 
 def _all_jobs() -> Any:

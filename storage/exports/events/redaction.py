@@ -11,9 +11,10 @@ from schemas.exports.tickets.ticket_events import TicketChange, TicketEventStatu
 from storage.db.models import ExportRow, TicketChangeRow, TicketEventRow
 from storage.db.queries import for_update, tuples
 from storage.exports.events.deliveries import cancel
-from storage.exports.events.forming import ApprovedTicket, NewEvent, approved_tickets, store
+from storage.exports.events.forming import NewEvent, approved_tickets, store
 
 _EMPTY_DIGEST: Final = digest(REDACTED_TICKET.record())
+_REDACT: Final = TicketEventType.REDACT
 
 
 def redact_events(export_ids: Sequence[str], now: datetime) -> None:
@@ -29,7 +30,15 @@ def redact_events(export_ids: Sequence[str], now: datetime) -> None:
     open_until = _open_until(pending, now)
     cancel(pending, "redacted", now)
     TicketChangeRow.delete().where(TicketChangeRow.export.in_(export_ids)).execute()
-    store([each._replace(due_at=open_until.get(each.ticket.export_id)) for each in _redactions(export_ids)], now)
+    delivered = approved_tickets(export_ids, ExportRow.status == ExportStatus.EXPORTED.value)
+    # The author of a manual ticket may have written their own name in its source id.
+    emptied = [each._replace(source_id="redacted") if each.source_type == MANUAL else each for each in delivered]
+    redactions = [
+        NewEvent(_REDACT, each.about(None, _EMPTY_DIGEST), TicketChange(), each.account_id, open_until.get(each.id))
+        for each in emptied
+        if _REDACT.value in each.wanted
+    ]
+    store(redactions, now)
 
 
 def _open_until(condition: Any, now: datetime) -> dict[str, datetime]:
@@ -41,16 +50,3 @@ def _open_until(condition: Any, now: datetime) -> dict[str, datetime]:
     locked = tuples(for_update(found.order_by(TicketEventRow.id)))
     leased = sorted((due_at, export_id) for export_id, lease, due_at in locked if lease is not None and due_at > now)
     return {export_id: due_at for due_at, export_id in leased}
-
-
-def _redactions(export_ids: Sequence[str]) -> list[NewEvent]:
-    return [
-        NewEvent(TicketEventType.REDACT, _emptied(each).about(None, _EMPTY_DIGEST), TicketChange(), each.account_id)
-        for each in approved_tickets(export_ids, ExportRow.status == ExportStatus.EXPORTED.value)
-        if TicketEventType.REDACT.value in each.wanted
-    ]
-
-
-def _emptied(export: ApprovedTicket) -> ApprovedTicket:
-    # The author of a manual ticket may have written their own name in its source id.
-    return export._replace(source_id="redacted") if export.source_type == MANUAL else export
