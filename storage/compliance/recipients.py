@@ -14,6 +14,7 @@ from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.recipients import Recipient
 from schemas.exports.state_machine import ExportStatus, Transition
 from schemas.trackers.registry import GENERIC_WEBHOOK
+from storage.db.columns import field_names
 from storage.db.models import AuditEntryRow, ExportRow, RedactionRow, TargetRow, TicketEventRow
 from storage.db.queries import tuples
 
@@ -32,7 +33,7 @@ _SHOWN: Final[Mapping[str, Any]] = {
     "target_name": TargetRow.name,
     "provider_key": TargetRow.provider_key,
     "event_id": TicketEventRow.id,
-    "event_status": TicketEventRow.status,
+    "status": TicketEventRow.status,
     "attempt_records": TicketEventRow.attempt_records,
     "error_code": TicketEventRow.error_code,
     "finished_at": TicketEventRow.finished_at,
@@ -88,14 +89,8 @@ def _recipient(found: Mapping[str, Any]) -> Recipient:
         (each for each in found["attempt_records"] or () if each["outcome"] == "delivered"), {}
     )
     return Recipient(
-        export_id=found["export_id"],
-        target_id=found["target_id"],
-        target_name=found["target_name"],
+        **{name: found[name] for name in field_names(Recipient) if name in found},
         is_tracker=found["provider_key"] != GENERIC_WEBHOOK,
         is_delivered=found["export_status"] is ExportStatus.EXPORTED and is_present,
-        event_id=found["event_id"],
-        status=found["event_status"],
-        error_code=found["error_code"],
-        finished_at=found["finished_at"],
         proof={name: accepted[name] for name in _PROOF} if accepted else None,
     )

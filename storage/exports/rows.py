@@ -155,19 +155,15 @@ def export_from(row: PolledExport) -> Export:
 def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
     """Return the claim of an export that was due until `lease` claimed it at `now`."""
     has_lapsed = due.status == ExportStatus.DELIVERING
-    return Claim(
+    return record_of(
+        Claim,
+        due,
         export_id=due.id,
         lease=lease,
         attempt=due.attempts + 1,
         try_number=due.attempts + 1 - due.attempts_before,
-        target_id=due.target_id,
-        base_url=due.base_url,
-        secret_sealed=due.secret_sealed,
-        body=due.body,
         schedule_began_at=from_ms(due.schedule_began_at),
         claimed_at=now,
-        account_id=due.account_id,
-        options=due.options,
         # A worker whose lease expired may have sent the request before it died.
         is_outcome_unknown=bool(due.is_outcome_unknown) or has_lapsed,
         has_lapsed=has_lapsed,

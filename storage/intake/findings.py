@@ -61,9 +61,8 @@ def prepare_postback(
     if postback.status not in STATUSES_WITH_FINDINGS:
         return PreparedPostback(postback, {})
     issues = by_fingerprint(postback.page, postback.issues, checkpoint)
-    if not issues or (len(issues) <= _FEW_ISSUES and not is_sqlite()):
-        return PreparedPostback(postback, issues)
-    known = findings_sql.known_findings(postback.scan_run_id, default_project_id, list(issues))
+    is_cheap = not issues or (len(issues) <= _FEW_ISSUES and not is_sqlite())
+    known = None if is_cheap else findings_sql.known_findings(postback.scan_run_id, default_project_id, list(issues))
     if known is None:
         return PreparedPostback(postback, issues)
     new = {mark: issue for mark, issue in issues.items() if mark not in known.findings}
