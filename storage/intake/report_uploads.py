@@ -91,14 +91,18 @@ def create(new: NewReportUpload, now: datetime, vault: Vault, limits: AccountLim
         projects.get_project(new.project_id, new.account_id)
         if new.is_new_run:
             projects.register_scan_run(new.scan_run_id, new.project_id, "running", now)
-        if not _owns_run(new.project_id, new.scan_run_id):
+        run = ScanRunRow.select().where(ScanRunRow.id == new.scan_run_id, ScanRunRow.project == new.project_id)
+        if not run.exists():
             message = f"The project has no scan run {new.scan_run_id}. Leave the field empty for a new scan run."
             raise ValidationFailed(FieldProblem("/scan_run_id", "unknown_scan_run", message))
         counts = dict.fromkeys(("done", "new_findings", "seen_findings", "tickets", "refused"), 0)
         status = ReportUploadStatus.WAITING.value
         row = values_of(ReportUploadRow, new, id=upload_id, status=status, left_out=[], next_run_at=now, created_at=now)
         ReportUploadRow.insert(row | counts, content_sealed=sealed).execute()
-        _require_room(new.account_id)
+        if _jobs.count_unfinished(ReportUploadRow.account == new.account_id) > MAX_WAITING:
+            raise Conflict(
+                f"The account has {MAX_WAITING} uploaded reports that wait for their import; wait until one is imported."
+            )
         limits.require_room(new.account_id, Limited.UPLOADS, 1, now)
         append(now, new.actor, "upload_report", upload_id)
         return get(upload_id, new.account_id)
@@ -189,17 +193,6 @@ def fail(lease: JobLease, error: UploadError, reason: str, now: datetime) -> Non
 
 def _uploads(account_id: int) -> Any:
     return ReportUploadRow.select(*columns(ReportUpload, ReportUploadRow)).where(ReportUploadRow.account == account_id)
-
-
-def _owns_run(project_id: int, scan_run_id: int) -> bool:
-    return bool(ScanRunRow.select().where(ScanRunRow.id == scan_run_id, ScanRunRow.project == project_id).exists())
-
-
-def _require_room(account_id: int) -> None:
-    if _jobs.count_unfinished(ReportUploadRow.account == account_id) > MAX_WAITING:
-        raise Conflict(
-            f"The account has {MAX_WAITING} uploaded reports that wait for their import; wait until one is imported."
-        )
 
 
 def _stop_reason(upload: HeldUpload) -> UploadError | None:
