@@ -110,13 +110,9 @@ def add_user(email: str, account_id: int, now: datetime, role: Role | None = Rol
         get_account(account_id)
         # One user after the other, in all accounts: the unique index distinguishes upper and lower case.
         tuples(for_update(AccountRow.select(AccountRow.id).order_by(AccountRow.id).limit(1), "FOR NO KEY UPDATE"))
-        taken = Conflict("This email belongs to a user already.")
         if users_by_email(email):
-            raise taken
-        try:
-            row = UserRow.create(email=email, account=account_id, created_at=now, role=role)
-        except IntegrityError:
-            raise taken from None
+            raise Conflict("This email belongs to a user already.")
+        row = UserRow.create(email=email, account=account_id, created_at=now, role=role)
     return User(row.id, email, account_id, role, now)
 
 
