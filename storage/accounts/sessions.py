@@ -15,7 +15,7 @@ from peewee import JOIN, Expression, IntegrityError, ModelSelect, fn
 
 from schemas.base.console_session import Session, SessionEndReason, SignInMethod
 from schemas.base.errors import Conflict, NotFound
-from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities, role_abilities
+from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities
 from storage.accounts.audit_log import append, append_each
 from storage.accounts.tokens import has_ability, is_live, sha256_hex
 from storage.accounts.tokens_sql import project_roles
@@ -48,14 +48,12 @@ def begin(principal: TokenPrincipal, browser: str, now: datetime) -> str:
     `browser` is the User-Agent. Ends the token's oldest sessions beyond MAX_LIVE. Raises Conflict if the user was disabled
     meanwhile.
     """
-    secret = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     with transaction():
         _lock_user(principal.user_id)
         # Sessions of one token are created one after the other, so that each sees the earlier ones.
         tuples(for_update(TokenRow.select(TokenRow.id).where(TokenRow.id == principal.token_id), "FOR NO KEY UPDATE"))
         same_origin = ConsoleSessionRow.token == principal.token_id
-        _begin(same_origin, secret, browser, now, principal.key, token=principal.token_id)
-    return secret
+        return _begin(same_origin, browser, now, principal.key, token=principal.token_id)
 
 
 def begin_for_user(
@@ -71,17 +69,14 @@ def begin_for_user(
     `seal_id_token` encrypts the ID token for the session whose id it is given. Raises Conflict if the credential is used
     again, or if the user was disabled meanwhile.
     """
-    secret = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
-    actor = f"user:{user_id}"
     try:
         with transaction():
             _lock_user(user_id)
             same_origin = (ConsoleSessionRow.user == user_id) & (ConsoleSessionRow.method == method)
             own: dict[str, Any] = {"user": user_id, "method": method, "sign_in_sha256": sha256_hex(credential)}
-            _begin(same_origin, secret, browser, now, actor, seal_id_token, **own)
+            return _begin(same_origin, browser, now, f"user:{user_id}", seal_id_token, **own)
     except IntegrityError:
         raise Conflict("This sign-in has already been used. Sign in again.") from None
-    return secret
 
 
 def authenticate_cookies(
@@ -184,15 +179,17 @@ def _lock_user(user_id: int) -> None:
 
 def _begin(
     same_origin: Expression,
-    secret: str,
     browser: str,
     now: datetime,
     actor: str,
     seal_id_token: Callable[[str], bytes] | None = None,
     **columns: object,
-) -> None:
-    """Store a session, and end the oldest sessions beyond MAX_LIVE that match `same_origin`, in the caller's transaction."""
-    session_id = identifiers.new_id(identifiers.SESSION, now)
+) -> str:
+    """Store a session in the caller's transaction and return its secret.
+
+    Ends the oldest sessions beyond MAX_LIVE that match `same_origin`.
+    """
+    session_id, secret = identifiers.new_id(identifiers.SESSION, now), PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     ConsoleSessionRow.insert(
         id=session_id,
         secret_sha256=sha256_hex(secret),
@@ -210,6 +207,7 @@ def _begin(
         .offset(MAX_LIVE - 1)
     )
     end_where(ConsoleSessionRow.id.in_(scalars(surplus)), SessionEndReason.REPLACED, now, actor)
+    return secret
 
 
 def _use(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | SessionEndReason:
@@ -283,16 +281,12 @@ def _session(row: ConsoleSessionRow, in_projects: Mapping[int, Role] | None = No
     projects = None
     if user.role is None:
         projects = project_roles(user.id) if in_projects is None else in_projects
-    in_some = frozenset((projects or {}).values())
-    if token is None:
-        token_id, kind, abilities = None, TokenKind.API, role_abilities(user.role, in_some)
-    else:
-        token_id, kind = token.id, TokenKind(token.kind)
-        abilities = effective_abilities(frozenset(token.abilities), user.role, in_some)
+    token_id, kind, own = (None, TokenKind.API, Ability) if token is None else (token.id, token.kind, token.abilities)
+    abilities = effective_abilities(frozenset(own), user.role, frozenset((projects or {}).values()))
     return Session(
         id=row.id,
         principal=TokenPrincipal(
-            token_id, user.id, account.id, kind, abilities, account.may_use_webhooks, user.role, projects
+            token_id, user.id, account.id, TokenKind(kind), abilities, account.may_use_webhooks, user.role, projects
         ),
         email=user.email,
         account_name=account.name,
