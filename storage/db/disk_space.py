@@ -14,6 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from runtime.logs import chain_of
+
 #: SQLite's write-ahead log has 4 MiB between two checkpoints; a segment of PostgreSQL's has 16 MiB.
 FULL_BYTES: Final = 16 * 1024**2
 #: What a small installation writes in a day.
@@ -59,14 +61,11 @@ LAST_FULL_WRITE: Final = LastFullWrite()
 
 def is_full_error(error: BaseException | None) -> bool:
     """Return whether an error, or one of its causes, reports a full disk."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_FULL:
+    for each in chain_of(error):
+        if isinstance(each, sqlite3.Error) and getattr(each, "sqlite_errorcode", 0) & _PRIMARY_CODE == sqlite3.SQLITE_FULL:
             return True
-        if getattr(error, "sqlstate", None) == _DISK_FULL or (isinstance(error, OSError) and error.errno in _NO_SPACE):
+        if getattr(each, "sqlstate", None) == _DISK_FULL or (isinstance(each, OSError) and each.errno in _NO_SPACE):
             return True
-        error = error.__cause__ or error.__context__
     return False
 
 
