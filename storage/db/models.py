@@ -47,7 +47,8 @@ NO_EXPORT: Final = ""
 
 def _table_name(model: type[Model]) -> str:
     words = re.findall("[A-Z][a-z]+", model.__name__.removesuffix("Row"))
-    return "_".join(words).lower() + "s"
+    # An identity becomes `identities`, a key `keys`.
+    return re.sub("(?<!e)y$", "ie", "_".join(words).lower()) + "s"
 
 
 class BaseModel(Model):
@@ -101,7 +102,6 @@ class UserIdentityRow(BaseModel):
     created_at = TimestampField()
 
     class Meta:
-        table_name = "user_identities"
         primary_key = CompositeKey("issuer", "subject")
 
 
@@ -600,9 +600,6 @@ class RecoveryRow(JobRow):
     actor = TextField()
     finished_at = TimestampField(null=True)
 
-    class Meta:
-        table_name = "recoveries"
-
 
 class ApprovalRuleRow(BaseModel):
     """A rule that approves, dismisses or labels exports when they are prepared."""
@@ -773,9 +770,6 @@ class AuditEntryRow(BaseModel):
     hash = BlobField(null=True)
     #: The account of the record, or else of the actor. No foreign key, because every writer would have to check it.
     account_id = IntegerField(null=True)
-
-    class Meta:
-        table_name = "audit_entries"
 
 
 class InstallationRow(BaseModel):
