@@ -40,23 +40,19 @@ class Archive:
         self._folder = folder
         self._run = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         self._files: dict[str, BinaryIO] = {}
-        self._unsynced: set[str] = set()
 
     def write(self, model: Any, found: Iterable[Sequence[Any]]) -> None:
         """Write rows of a table, each the values of its `archived_fields`. Raises OSError."""
         names = [field.column_name for field in archived_fields(model)]
         lines = [f"{_one_line(dict(zip(names, map(_readable, row), strict=True)))}\n".encode() for row in found]
         if lines:
-            table = str(model._meta.table_name)
-            self._file(table).write(b"".join(lines))
-            self._unsynced.add(table)
+            self._file(str(model._meta.table_name)).write(b"".join(lines))
 
     def sync(self) -> None:
         """Sync everything that was written to the disk. Raises OSError."""
-        for table in sorted(self._unsynced):
-            self._files[table].flush()
-            os.fsync(self._files[table].fileno())
-        self._unsynced.clear()
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
 
     def __enter__(self) -> Self:
         return self
