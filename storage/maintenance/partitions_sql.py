@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -41,16 +42,11 @@ _DROP: Final = "DROP TABLE {name}"
 _log: Final = logging.getLogger(__name__)
 
 
-def _first_export(moment: datetime) -> str:
-    return identifiers.first_id(identifiers.EXPORT, moment)
-
-
-def _first_ms(moment: datetime) -> str:
-    return str(to_ms(moment))
-
-
 #: The tables with a partition for each month, and the function for the text of a bound. The texts of one table sort by time.
-BY_MONTH: Final[dict[str, Callable[[datetime], str]]] = {"attempts": _first_export, "audit_entries": _first_ms}
+BY_MONTH: Final[dict[str, Callable[[datetime], str]]] = {
+    "attempts": partial(identifiers.first_id, identifiers.EXPORT),
+    "audit_entries": lambda moment: str(to_ms(moment)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +73,7 @@ def maintain(now: datetime, over: datetime) -> None:
                 name = f"{table}_{month:%Y_%m}"
                 _run(table, _CREATE.format(name=name, table=table, first=bound(month), end=bound(next_month)))
     for each in partitions("attempts"):
-        if each.end and each.end <= _first_export(over) and not _has_rows(each.name):
+        if each.end and each.end <= BY_MONTH["attempts"](over) and not _has_rows(each.name):
             _run("attempts", _DROP.format(name=each.name), empty=each.name)
 
 
