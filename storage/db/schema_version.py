@@ -120,8 +120,11 @@ def inspect() -> SchemaState:
         return SchemaState(damage=str(damaged))
     if tables and not applied & {*_KNOWN}:
         return SchemaState(foreign=tuple(sorted(tables)))
-    if not (applied or is_sqlite()) and (encoding := _encoding()) != "UTF8":
-        return SchemaState(encoding=encoding)
+    if not (applied or is_sqlite()):
+        with connection():
+            [(encoding,)] = rows("SHOW server_encoding")
+        if encoding != "UTF8":
+            return SchemaState(encoding=encoding)
     pending = tuple(name for name in _KNOWN if name not in applied)
     return SchemaState(pending=pending, unknown=tuple(sorted(_unknown(applied))))
 
@@ -220,12 +223,6 @@ def _inspect_postgresql() -> tuple[set[str], set[str]]:
         tables = {name for (name,) in rows(_POSTGRESQL_TABLES)}
         columns = {name for (name,) in rows(_POSTGRESQL_COLUMNS, (HISTORY,))}
         return _without_history(tables, columns), _applied() if "name" in columns else set()
-
-
-def _encoding() -> str:
-    with connection():
-        [(name,)] = rows("SHOW server_encoding")
-    return str(name)
 
 
 def _without_history(tables: set[str], columns: set[str]) -> set[str]:
