@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from redis import Redis
 from redis.backoff import NoBackoff
-from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
 from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
@@ -32,12 +31,17 @@ def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int
     Raises ValidationError.
     """
     where = parse_redis_url(url)
-    limits: dict[str, Any] = {"max_connections": most_connections, **_COMMON}
-    if where.service is None:
-        pool = ConnectionPool(**_server(where), **_timeouts(timeout_s, 1.0), **limits)
-    else:
-        pool = _behind_sentinels(where, where.service, timeout_s, limits)
-    return Redis.from_pool(pool)
+    options: dict[str, Any] = {"db": where.database, "max_connections": most_connections, **_tls(where), **_COMMON}
+    options |= _credentials(where)
+    if where.service is not None:
+        part_s = _SENTINELS_PART * (timeout_s or TIMEOUT_S) / len(where.places)
+        options |= _timeouts(timeout_s, 1.0 - _SENTINELS_PART)
+        return Redis.from_pool(SentinelConnectionPool(where.service, _Sentinels(where, part_s), **options))
+    options |= _timeouts(timeout_s, 1.0)
+    if where.socket is not None:
+        return Redis(unix_socket_path=where.socket, **options)
+    [(host, port)] = where.places
+    return Redis(host, port, **options)
 
 
 class _Sentinels:
@@ -62,36 +66,13 @@ class _Sentinels:
         return _master_of(last, service_name)
 
 
-def _behind_sentinels(where: RedisUrl, service: str, timeout_s: float | None, limits: dict[str, Any]) -> ConnectionPool:
-    part_s = _SENTINELS_PART * (timeout_s or TIMEOUT_S) / len(where.places)
-    return SentinelConnectionPool(
-        service,
-        _Sentinels(where, part_s),
-        db=where.database,
-        ssl=where.is_tls,
-        **where.tls_files,
-        **_credentials(where),
-        **_timeouts(timeout_s, 1.0 - _SENTINELS_PART),
-        **limits,
-    )
-
-
 def _master_of(sentinels: Sentinel, service_name: str) -> tuple[str, int]:
     host, port = sentinels.discover_master(service_name)
     return host, port
 
 
-def _server(where: RedisUrl) -> dict[str, Any]:
-    common = {"db": where.database, **_credentials(where)}
-    if where.socket is not None:
-        return {"connection_class": UnixDomainSocketConnection, "path": where.socket, **common}
-    [(host, port)] = where.places
-    tls = {"connection_class": SSLConnection, **where.tls_files} if where.is_tls else {"connection_class": Connection}
-    return {"host": host, "port": port, **tls, **common}
-
-
 def _tls(where: RedisUrl) -> dict[str, Any]:
-    return {"ssl": True, **where.tls_files} if where.is_tls else {}
+    return {"ssl": where.is_tls, **where.tls_files}
 
 
 def _credentials(where: RedisUrl) -> dict[str, Any]:
