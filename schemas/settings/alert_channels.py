@@ -3,7 +3,6 @@
 Errors never quote a value: each of these URLs contains a password or is one.
 """
 
-import ipaddress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -12,7 +11,7 @@ from urllib.parse import unquote
 from marshmallow import ValidationError
 
 from schemas.base.email_address import is_email_address
-from schemas.settings.parsers import HOW_TO_ENCODE, server_address, web_address
+from schemas.settings.parsers import HOW_TO_ENCODE, LOOPBACK, plain_web_address, server_address
 
 
 class AlertKind(StrEnum):
@@ -61,10 +60,7 @@ class SmtpServer:
     @property
     def is_loopback(self) -> bool:
         """Whether the server is on this machine."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return self.host in LOOPBACK
 
 
 def parse_smtp(text: str) -> SmtpServer:
@@ -97,8 +93,7 @@ def parse_address(text: str) -> str:
 
 def parse_webhook(text: str) -> str:
     """Return the https URL of an incoming webhook, or an empty text. Raises ValidationError."""
-    parts = web_address(text)
-    is_whole = parts is not None and parts.scheme == "https" and "@" not in parts.netloc
-    if text and not (is_whole and text.isascii() and text.isprintable() and "#" not in text):
+    parts = plain_web_address(text)
+    if text and (parts is None or parts.scheme != "https"):
         raise ValidationError("Use the https:// URL of the incoming webhook, without user, password and fragment.")
     return text

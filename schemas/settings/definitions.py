@@ -102,18 +102,11 @@ def _redis_url(text: str) -> str:
 
 
 def setting(
-    parse: values.Parse,
-    default: str | None,
-    meaning: str,
-    *,
-    name: str = "",
-    shown: str = "",
-    is_secret: bool = False,
-    in_repr: bool = True,
+    parse: values.Parse, default: str | None, meaning: str, *, name: str = "", shown: str = "", is_secret: bool = False
 ) -> Any:
     """Return a member of `Settings`; `name` is the setting's name unless it is the member's name in capitals."""
     documented = {"parse": parse, "default": default, "meaning": meaning, "shown": shown, "is_secret": is_secret}
-    return field(repr=in_repr and not is_secret, metadata={"name": name, **documented})
+    return field(repr=not is_secret, metadata={"name": name, **documented})
 
 
 def _secret(meaning: str, shown: str = "generated") -> Any:
@@ -374,7 +367,6 @@ class Settings:
         None,
         "OTLP/HTTP collector for traces, such as `http://127.0.0.1:4318`; off unless set, needs `make setup EXTRAS=1`",
         name="OTEL_EXPORTER_OTLP_ENDPOINT",
-        in_repr=False,
     )
     alert_kinds: frozenset[AlertKind] = setting(
         _ALERT_KINDS,
@@ -494,12 +486,9 @@ def load_settings(env_file: Path | None = None) -> Settings:
     except EnvValidationError as invalid:
         messages: Any = invalid.error_messages
         mistakes |= {str(name): [str(text) for text in problems] for name, problems in messages.items()}
-    folder = env_file.parent.resolve()
-    if read["data_dir"] and not _is_utf8(str(folder / read["data_dir"])):
-        mistakes["DATA_DIR"] = ["Its folder has a name that is not UTF-8 text; set an absolute path without one."]
     if mistakes:
         raise InvalidSettings(mistakes)
-    return _settings(read, folder)
+    return _settings(read, env_file.parent.resolve())
 
 
 def default_settings(folder: Path) -> Settings:
@@ -600,14 +589,10 @@ class _Environment(Env):
 
 
 def _parsed(text: str, parse: values.Parse) -> Any:
-    if not _is_utf8(text):
+    # Undecodable bytes of the environment are surrogates, which cannot be encoded.
+    if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValidationError("Must be UTF-8 text.")
     return parse(text)
-
-
-def _is_utf8(text: str) -> bool:
-    """Return whether text can be encoded: undecodable bytes of the environment and of paths are surrogates in it."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _known_names() -> list[str]:

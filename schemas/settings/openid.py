@@ -1,24 +1,19 @@
 """Parsers of the settings of sign-ins with OpenID Connect."""
 
 from collections.abc import Mapping
-from typing import Final
 
 from marshmallow import ValidationError
 
 from schemas.base.principal import Role
-from schemas.settings.parsers import web_address
-
-_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+from schemas.settings.parsers import LOOPBACK, plain_web_address
 
 
 def issuer(value: str) -> str:
     """Return the issuer's URL unchanged, or an empty value: https, or http on this machine, without a query."""
     if not value:
         return value
-    parts = web_address(value)
-    is_plain = value.isascii() and value.isprintable() and not {*"?#"} & {*value}
-    is_secure = parts is not None and (parts.scheme == "https" or parts.hostname in _LOOPBACK) and "@" not in parts.netloc
-    if not (is_plain and is_secure):
+    parts = plain_web_address(value)
+    if parts is None or "?" in value or not (parts.scheme == "https" or parts.hostname in LOOPBACK):
         raise ValidationError(
             "Use the https URL of the issuer as its /.well-known/openid-configuration names it, without query and fragment; "
             "http only on this machine."

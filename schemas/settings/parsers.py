@@ -51,6 +51,9 @@ MAX_BODY_BYTES: Final = 10**9
 #: Help for the URLs of servers that require a user and a password.
 HOW_TO_ENCODE: Final = "In a user or password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
 
+#: The names of this machine in URLs.
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
 _DATABASES: Final = ("postgresql://", "postgres://", "sqlite:///")
 #: Any number of hosts, each with an optional port; a host may be the percent-encoded folder of a socket.
 _POSTGRESQL_URL: Final = re.compile(
@@ -114,9 +117,8 @@ def public_url(value: str) -> str:
     """Return the base of all URLs in responses, or an empty value; credentials are rejected, since clients see it."""
     if not value:
         return value
-    parts = web_address(value)
-    is_valid = parts is not None and "@" not in parts.netloc and _PUBLIC_PATH.fullmatch(parts.path) is not None
-    if not is_valid or "?" in value or "#" in value or not (value.isascii() and value.isprintable()):
+    parts = plain_web_address(value)
+    if parts is None or "?" in value or not _PUBLIC_PATH.fullmatch(parts.path):
         raise ValidationError(
             "Use http://HOST or https://HOST, optionally with a port and a plain path, without user or password, "
             "query and fragment; an international name as xn--…"
@@ -173,13 +175,11 @@ def bind(value: str) -> str:
 def schedule(value: str) -> tuple[int, ...]:
     """Return whole seconds, none of them negative or above MAX_DELAY_S."""
     try:
-        delays = tuple(int(part) for part in value.split(","))
+        delays = tuple(map(int, value.split(",")))
     except ValueError:
-        raise ValidationError("Use comma-separated whole seconds.") from None
-    if any(delay < 0 for delay in delays):
-        raise ValidationError("Seconds cannot be negative.")
-    if max(delays) > MAX_DELAY_S:
-        raise ValidationError(f"Use at most {MAX_DELAY_S} seconds, which is a year.")
+        delays = (-1,)
+    if not all(0 <= delay <= MAX_DELAY_S for delay in delays):
+        raise ValidationError(f"Use comma-separated whole seconds from 0 to {MAX_DELAY_S}, which is a year.")
     return delays
 
 
@@ -191,6 +191,13 @@ def encryption_keys(value: str) -> tuple[bytes, ...]:
 def web_address(value: str) -> SplitResult | None:
     """Return the parts of an http or https URL; None for anything else."""
     return None if any(map(str.isspace, value)) else _parts(value, ("http", "https"))
+
+
+def plain_web_address(value: str) -> SplitResult | None:
+    """Return the parts of an http or https URL in printable ASCII without user and fragment; None for anything else."""
+    parts = web_address(value)
+    is_plain = value.isascii() and value.isprintable() and "#" not in value
+    return parts if parts is not None and is_plain and "@" not in parts.netloc else None
 
 
 def server_address(value: str, schemes: Collection[str]) -> SplitResult | None:

@@ -523,14 +523,6 @@ def test_a_value_that_is_not_utf8_is_a_mistake(load: Load, name: str) -> None:
     assert errors_of(load, **{name: value}) == {name: ["Must be UTF-8 text."]}
 
 
-def test_a_folder_that_is_not_utf8_is_a_mistake_of_the_data_folder(load: Load, tmp_path: Path) -> None:
-    folder = tmp_path / "caf\udce9"
-    folder.mkdir()
-    with pytest.raises(InvalidSettings, match="DATA_DIR: Its folder has a name that is not UTF-8 text"):
-        load_settings(folder / ".env")
-    assert load(DATA_DIR="/srv/café").data_dir == Path("/srv/café")
-
-
 @pytest.mark.parametrize(
     "make", [lambda path: path.write_bytes(b"BIND=\xff\xfe"), lambda path: path.symlink_to("/proc/self/mem")]
 )
