@@ -7,6 +7,7 @@ at a word boundary: `admin_password` and `customerBillingAddress`, not `session_
 
 import re
 from collections.abc import Mapping
+from enum import Enum, auto
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -20,27 +21,33 @@ FORBIDDEN_NAMES: Final = (
 #: Standard names that end like a forbidden one but hold a flag: `Access-Control-Allow-Credentials: true`.
 _HARMLESS: Final = frozenset({"accesscontrolallowcredentials"})
 
-#: The parts of an order record; their values are checked as well.
-NAME: Final = "customer name"
-EMAIL: Final = "email"
-ADDRESS: Final = "address"
-TOTAL: Final = "total"
-LINE_ITEMS: Final = "line items"
+
+class OrderPart(Enum):
+    """A part of an order record; its value is checked as well."""
+
+    NAME = auto()
+    EMAIL = auto()
+    ADDRESS = auto()
+    TOTAL = auto()
+    LINE_ITEMS = auto()
+
 
 _CUSTOMERS: Final = ("customer", "buyer", "client", "purchaser", "recipient", "consignee", "billing", "shipping", "delivery")
 #: The parts of an order record and the names of their fields. A plain `name` is not a customer's.
-_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    NAME: tuple(f"{who}_{name}" for who in _CUSTOMERS for name in ("name", "full_name", "first_name", "last_name")),
-    EMAIL: ("email", "email_address", "e_mail", "contact_email", *(f"{who}_email" for who in _CUSTOMERS)),
-    ADDRESS: (
+_PARTS: Final[Mapping[OrderPart, tuple[str, ...]]] = {
+    OrderPart.NAME: tuple(
+        f"{who}_{name}" for who in _CUSTOMERS for name in ("name", "full_name", "first_name", "last_name")
+    ),
+    OrderPart.EMAIL: ("email", "email_address", "e_mail", "contact_email", *(f"{who}_email" for who in _CUSTOMERS)),
+    OrderPart.ADDRESS: (
         *("address", "address_1", "address_line_1", "street", "street_address", "postal_address", "home_address"),
         *(f"{who}_address" for who in _CUSTOMERS),
     ),
-    TOTAL: (
+    OrderPart.TOTAL: (
         *("total", "total_price", "total_amount", "total_paid", "order_total", "grand_total", "cart_total"),
         *("subtotal", "subtotal_price", "amount_paid", "amount_due", "order_amount", "invoice_total", "current_total_price"),
     ),
-    LINE_ITEMS: (
+    OrderPart.LINE_ITEMS: (
         *("line_items", "order_items", "items", "lines", "products", "ordered_items", "cart_items", "purchased_items"),
         "order_lines",
     ),
@@ -68,7 +75,7 @@ class Meaning(NamedTuple):
     """The meaning of a field name: the forbidden name it matches, its part of an order record, whether it is a customer."""
 
     forbidden: str | None
-    part: str | None
+    part: OrderPart | None
     is_customer: bool = False
 
 

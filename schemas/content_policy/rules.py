@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem
@@ -58,7 +58,7 @@ class Rule:
 
     code: str
     breaks: Callable[[str], bool]
-    marks: frozenset[str]
+    marks: tuple[str, ...]
 
 
 #: Words that a text must have to violate certain rules, in lower case; each is its own mark. Some are the end of a word
@@ -96,34 +96,30 @@ _ANY: Final = "any"
 _NUMBERS: Final = "numbers"
 
 
-def _marked(code: str, breaks: Callable[[str], bool], *marks: str) -> Rule:
-    return Rule(code, breaks, frozenset(marks))
-
-
 RULES: Final = (
-    _marked("card_number", card_numbers.found_in, _NUMBERS),
-    _marked("iban", iban.found_in, _NUMBERS),
-    _marked("private_key", credential_patterns.has_private_key, "key"),
-    _marked("token", token_formats.found_in, _ANY),
-    _marked("jwt", credential_patterns.has_jwt, "eyj"),
-    _marked("authorization_line", credential_patterns.has_authorization, "authorization"),
-    _marked("cookie_line", browser_state.has_cookies, "kie"),
-    _marked("cookie_line", browser_state.has_cookie_jar, "jar"),
-    _marked("browser_storage", browser_state.has_browser_storage, "storage"),
-    _marked("url_credentials", credential_patterns.has_url_password, "url"),
-    _marked("url_credentials", assignments.has_url_token, "query"),
-    _marked("command_credentials", credential_patterns.has_command_credentials, "curl"),
-    _marked("command_credentials", browser_state.has_command_cookies, "curl"),
-    _marked("command_credentials", credential_patterns.has_login_of_machine, "pass"),
-    _marked("command_credentials", credential_patterns.has_database_password, "mysql"),
-    _marked("assigned_secret", assignments.has_assignment, "pass", "pwd", "cret", "key", "ken"),
-    _marked("forbidden_json", embedded_json.has_forbidden_names, "json", "dictionary"),
-    _marked("html_document", document_patterns.is_page, "html"),
-    _marked("sql_dump", document_patterns.is_dump, "values", "dump", "stdin", "pragma"),
-    _marked("password_hash", tables.has_password_hash, "hash", "ldap"),
-    _marked("credential_table", tables.has_credential_table, "pass", "pwd", "cret", "key", "ken", "session"),
-    _marked("order_record", embedded_json.has_order_record, "json", "dictionary"),
-    _marked("order_record", tables.has_customer_table, "at", "name", "address", *tables.PLACE_WORDS),
+    Rule("card_number", card_numbers.found_in, (_NUMBERS,)),
+    Rule("iban", iban.found_in, (_NUMBERS,)),
+    Rule("private_key", credential_patterns.has_private_key, ("key",)),
+    Rule("token", token_formats.found_in, (_ANY,)),
+    Rule("jwt", credential_patterns.has_jwt, ("eyj",)),
+    Rule("authorization_line", credential_patterns.has_authorization, ("authorization",)),
+    Rule("cookie_line", browser_state.has_cookies, ("kie",)),
+    Rule("cookie_line", browser_state.has_cookie_jar, ("jar",)),
+    Rule("browser_storage", browser_state.has_browser_storage, ("storage",)),
+    Rule("url_credentials", credential_patterns.has_url_password, ("url",)),
+    Rule("url_credentials", assignments.has_url_token, ("query",)),
+    Rule("command_credentials", credential_patterns.has_command_credentials, ("curl",)),
+    Rule("command_credentials", browser_state.has_command_cookies, ("curl",)),
+    Rule("command_credentials", credential_patterns.has_login_of_machine, ("pass",)),
+    Rule("command_credentials", credential_patterns.has_database_password, ("mysql",)),
+    Rule("assigned_secret", assignments.has_assignment, ("pass", "pwd", "cret", "key", "ken")),
+    Rule("forbidden_json", embedded_json.has_forbidden_names, ("json", "dictionary")),
+    Rule("html_document", document_patterns.is_page, ("html",)),
+    Rule("sql_dump", document_patterns.is_dump, ("values", "dump", "stdin", "pragma")),
+    Rule("password_hash", tables.has_password_hash, ("hash", "ldap")),
+    Rule("credential_table", tables.has_credential_table, ("pass", "pwd", "cret", "key", "ken", "session")),
+    Rule("order_record", embedded_json.has_order_record, ("json", "dictionary")),
+    Rule("order_record", tables.has_customer_table, ("at", "name", "address", *tables.PLACE_WORDS)),
 )
 
 MESSAGES: Final[Mapping[str, str]] = {
@@ -177,18 +173,13 @@ class _Location:
         return _Location(f"{self.path}/{step}", True, is_headers)
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
+class _Verdict(NamedTuple):
     """The result for a whole body: the rules that its joined texts violate, and the names that may be forbidden."""
 
     rules: Sequence[Rule]
     forbidden: Set[str]
     #: Names of parts of an order record, if there are two or more, and of customers.
     parts: Set[str]
-
-    @property
-    def is_clean(self) -> bool:
-        return not (self.rules or self.forbidden or self.parts)
 
 
 def find(value: Any, known_names: Set[str], checkpoint: Checkpoint = no_checkpoint) -> tuple[FieldProblem, ...]:
@@ -198,7 +189,7 @@ def find(value: Any, known_names: Set[str], checkpoint: Checkpoint = no_checkpoi
     linear in the size of `value`; `checkpoint` is called between parts of it.
     """
     judged = _judge_whole(value, checkpoint)
-    if judged.is_clean:
+    if not any(judged):
         return ()
     problems: dict[FieldProblem, None] = {}
     for place, code in _problems(value, known_names, judged, checkpoint):
@@ -215,7 +206,7 @@ def find_each(
 
     Checking a hundred tickets together takes a third of the time, and nearly always all of them are clean.
     """
-    if _judge_whole(list(values), checkpoint).is_clean:
+    if not any(_judge_whole(list(values), checkpoint)):
         return [()] * len(values)
     return [find(value, known_names, checkpoint) for value in values]
 
@@ -246,17 +237,14 @@ def _broken_by_any(texts: Sequence[str], checkpoint: Checkpoint) -> list[Rule]:
 
 def _blocks(entries: Sequence[Entry], size_of: Callable[[Entry], int]) -> Iterator[Sequence[Entry]]:
     """Split entries into blocks of about `_BLOCK` characters; nearly always there is one block."""
-    sizes = [size_of(entry) for entry in entries]
-    if sum(sizes) <= _BLOCK:
-        yield from [entries] if entries else []
-        return
     began_at, size = 0, 0
-    for at, more in enumerate(sizes):
+    for at, more in enumerate(map(size_of, entries)):
         if size and size + more > _BLOCK:
             yield entries[began_at:at]
             began_at, size = at, 0
         size += more
-    yield entries[began_at:]
+    if entries:
+        yield entries[began_at:]
 
 
 def _texts_and_names(value: Any) -> tuple[list[str], set[str]]:
@@ -406,7 +394,7 @@ def _broken_rules(text: str, rules: Sequence[Rule], checkpoint: Checkpoint) -> l
             marks = _marks(window)
             marks.update((_ANY, _NUMBERS) if numbers else (_ANY,))
             for rule in rules:
-                if rule.marks.isdisjoint(marks) or rule in broken:
+                if marks.isdisjoint(rule.marks) or rule in broken:
                     continue
                 checkpoint()
                 if rule.breaks(numbers if _NUMBERS in rule.marks else window):

@@ -11,7 +11,7 @@ from typing import Final
 
 from schemas.content_policy.detectors.order_values import plausible
 from schemas.content_policy.detectors.secret_values import is_label, is_placeholder
-from schemas.content_policy.field_names import ADDRESS, LINE_ITEMS, TOTAL, describes_page, is_item_field, meaning
+from schemas.content_policy.field_names import OrderPart, describes_page, is_item_field, meaning
 
 #: A field name with its colon, a brace, or the end of one of several joined texts.
 _TOKEN: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:|([{}\0])")
@@ -36,7 +36,7 @@ COOKIE_FIELDS: Final = frozenset({"domain", "httponly", "hostonly", "expirationd
 class _Object:
     """The part of an object that has been read."""
 
-    parts: set[str] = field(default_factory=set)
+    parts: set[OrderPart] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     last: str = ""
     is_page_data: bool = False
@@ -107,10 +107,10 @@ def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> 
         written = _TEXT_VALUE.match(text, found.end())
         this.is_page_data = written is not None and describes_page(written[1])
     part = meaning(name).part
-    if part == LINE_ITEMS:
+    if part == OrderPart.LINE_ITEMS:
         return
-    if parent and meaning(parent.last).part == LINE_ITEMS and is_item_field(name):
-        parent.parts.add(LINE_ITEMS)
+    if parent and meaning(parent.last).part == OrderPart.LINE_ITEMS and is_item_field(name):
+        parent.parts.add(OrderPart.LINE_ITEMS)
     # The fields of a customer also count for the object that contains the customer.
     customer = parent if parent and meaning(parent.last).is_customer else None
     of_customer = meaning(f"{customer.last}_{name}").part if customer else None
@@ -120,10 +120,10 @@ def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> 
                 holder.parts.add(each)
 
 
-def _fits(part: str, text: str, at: int) -> bool:
+def _fits(part: OrderPart, text: str, at: int) -> bool:
     """Return whether a value can be part of an order: not a form's label, a schema's type or a placeholder."""
     if written := _TEXT_VALUE.match(text, at):
         return plausible(part, written[1].strip())
     if _LIST_OR_OBJECT.match(text, at):
-        return part == ADDRESS and not _TYPE.match(text, at)
-    return part == TOTAL and _AMOUNT.match(text, at) is not None
+        return part == OrderPart.ADDRESS and not _TYPE.match(text, at)
+    return part == OrderPart.TOTAL and _AMOUNT.match(text, at) is not None

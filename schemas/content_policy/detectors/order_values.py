@@ -9,16 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.content_policy.detectors.secret_values import is_placeholder
-from schemas.content_policy.field_names import (
-    ADDRESS,
-    EMAIL,
-    LINE_ITEMS,
-    NAME,
-    TOTAL,
-    describes_page,
-    is_item_field,
-    meaning,
-)
+from schemas.content_policy.field_names import OrderPart, describes_page, is_item_field, meaning
 
 #: An address, or a name and the address in brackets.
 _EMAIL: Final = re.compile(r"(?:[^<>@\r\n]{0,100}<)?[^\s@,;]{1,200}@[^\s@,;]{1,200}\.[^\s@,;]{2,100}")
@@ -29,7 +20,7 @@ _ADDRESS_OF_FIELD: Final = re.compile(r"(?=.*[^\W\d_]{2}).*[\s\d]", re.DOTALL)
 #: A name has letters, no digits, and no character of a path, an address or markup.
 _NAME: Final = re.compile(r"[^\W\d_][^\d/@<>{}=]{1,100}")
 _AMOUNT: Final = re.compile(r"[^\d\s]{0,4}\s?[0-9][0-9.,' ]{0,20}\s?[^\d\s]{0,4}")
-_FITS: Final = {EMAIL: _EMAIL, ADDRESS: _ADDRESS, NAME: _NAME, TOTAL: _AMOUNT}
+_FITS: Final = {OrderPart.EMAIL: _EMAIL, OrderPart.ADDRESS: _ADDRESS, OrderPart.NAME: _NAME, OrderPart.TOTAL: _AMOUNT}
 #: Characters of a text that are checked.
 _CHECKED_CHARACTERS: Final = 500
 _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
@@ -37,13 +28,13 @@ _EMPTY: Final[tuple[Any, ...]] = (None, "", [], {})
 _TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 
 
-def plausible(part: str, value: str) -> bool:
+def plausible(part: OrderPart, value: str) -> bool:
     """Return whether `value` can be this part of an order; any text can be line items."""
     fits = _FITS.get(part)
     if not value or (fits is not None and not fits.match(value)):
         return False
     # An amount may be a single digit or a repeated one, which is a placeholder elsewhere.
-    return part == TOTAL or not is_placeholder(value)
+    return part == OrderPart.TOTAL or not is_placeholder(value)
 
 
 def is_order_record(members: Mapping[str, Any]) -> bool:
@@ -61,24 +52,24 @@ def is_order_record(members: Mapping[str, Any]) -> bool:
     return len(parts) > 1
 
 
-def _part_of(customer: str, name: str) -> str | None:
+def _part_of(customer: str, name: str) -> OrderPart | None:
     """Return the part of a customer's field: the `name` of a `customer` is a `customer_name`."""
     return meaning(f"{customer}_{name}").part or meaning(name).part
 
 
-def _holds(part: str, value: Any) -> bool:
+def _holds(part: OrderPart, value: Any) -> bool:
     """Return whether a value holds the part that its field is named after: as a text or number, or in a list or object."""
-    if part == LINE_ITEMS:
+    if part == OrderPart.LINE_ITEMS:
         # Entries have a price, a quantity or a product id; lists of other things may have the same name.
         return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and any(map(is_item_field, value[0]))
     entries = value if isinstance(value, list) else [value]
     return any(_object_holds(part, each) if isinstance(each, dict) else _fits(part, each) for each in entries)
 
 
-def _object_holds(part: str, members: Mapping[str, Any]) -> bool:
+def _object_holds(part: OrderPart, members: Mapping[str, Any]) -> bool:
     if _is_schema(members):
         return False
-    if part == ADDRESS:
+    if part == OrderPart.ADDRESS:
         # A street alone or a city alone has no fixed form.
         return any(each not in _EMPTY and not isinstance(each, bool) for each in members.values())
     return any(_fits(part, each) for each in members.values())
@@ -89,11 +80,11 @@ def _is_schema(members: Mapping[str, Any]) -> bool:
     return isinstance(kind, list) or (isinstance(kind, str) and kind in _TYPES)
 
 
-def _fits(part: str, value: Any) -> bool:
+def _fits(part: OrderPart, value: Any) -> bool:
     if isinstance(value, str):
         text = value[:_CHECKED_CHARACTERS].strip()
-        if part == ADDRESS:
+        if part == OrderPart.ADDRESS:
             return _ADDRESS_OF_FIELD.match(text) is not None and not is_placeholder(text)
         # A name may be shortened to an initial.
-        return plausible(part, text) or (part == NAME and len(text) == 1 and text.isalpha())
-    return part == TOTAL and isinstance(value, int | float) and not isinstance(value, bool)
+        return plausible(part, text) or (part == OrderPart.NAME and len(text) == 1 and text.isalpha())
+    return part == OrderPart.TOTAL and isinstance(value, int | float) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from schemas.content_policy.detectors.order_values import plausible
 from schemas.content_policy.detectors.secret_values import is_opaque, is_password
-from schemas.content_policy.field_names import ADDRESS, EMAIL, LINE_ITEMS, NAME, TOTAL, is_item_field, meaning
+from schemas.content_policy.field_names import OrderPart, is_item_field, meaning
 from schemas.content_policy.text_parts import folded
 
 #: Hashes as crypt(3), PHP, Django, LDAP and Argon2 write them. A pattern begins with the mark `$` or `{`; the text before it
@@ -44,12 +44,14 @@ _COLUMN_NAME: Final = re.compile(r"[\w .#/()-]{1,60}")
 #: Characters that no cell contains and csv.reader refuses.
 _NO_CELL: Final = re.compile("[\r\0]")
 #: Columns with a person's name or address, or with a total, besides those of an order record.
-_PEOPLE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("name", "firstname", "lastname", "fullname", "surname", "vorname", "nachname", "kunde"), NAME),
-    **dict.fromkeys(("betrag", "summe", "gesamtbetrag", "montant"), TOTAL),
+_PEOPLE: Final[Mapping[str, OrderPart]] = {
+    **dict.fromkeys(
+        ("name", "firstname", "lastname", "fullname", "surname", "vorname", "nachname", "kunde"), OrderPart.NAME
+    ),
+    **dict.fromkeys(("betrag", "summe", "gesamtbetrag", "montant"), OrderPart.TOTAL),
     **dict.fromkeys(
         ("phone", "telephone", "telefon", "mobile", "city", "zip", "postcode", "plz", "strasse", "straße", "anschrift"),
-        ADDRESS,
+        OrderPart.ADDRESS,
     ),
 }
 #: Columns that are a customer's, as `customer_name` and `street` are; a plain name may be a product's.
@@ -65,9 +67,9 @@ _KEYS: Final = frozenset(
     {"secret", "client_secret", "api_key", "access_token", "refresh_token", "auth_token", "private_key", "session_id"}
 )
 #: Parts that a person's row has.
-_PERSONAL: Final = frozenset({EMAIL, NAME, ADDRESS})
+_PERSONAL: Final = frozenset({OrderPart.EMAIL, OrderPart.NAME, OrderPart.ADDRESS})
 #: Parts that orders have, but not directories of people or shops.
-_ORDERED: Final = frozenset({TOTAL, LINE_ITEMS})
+_ORDERED: Final = frozenset({OrderPart.TOTAL, OrderPart.LINE_ITEMS})
 _LEAST_PASSWORD: Final = 4
 _LEAST_KEY: Final = 8
 
@@ -78,7 +80,7 @@ class _Column(NamedTuple):
     """A column with a part of an order record: its index, the part, and what its name implies about its values."""
 
     at: int
-    part: str
+    part: OrderPart
     #: Whether the name is a field name of an order record, so that the form of a value decides.
     is_own: bool
     is_of_customers: bool
@@ -132,7 +134,7 @@ def _customer_columns(names: Sequence[str]) -> list[_Column]:
     for at, name in enumerate(names):
         part = meaning(name).part
         folded_name = name.lower().replace("_", "").replace(" ", "")
-        if found := part or _PEOPLE.get(folded_name) or (LINE_ITEMS if is_item_field(name) else None):
+        if found := part or _PEOPLE.get(folded_name) or (OrderPart.LINE_ITEMS if is_item_field(name) else None):
             is_of_customers = part is not None or folded_name in _OF_CUSTOMERS
             columns.append(_Column(at, found, part is not None, is_of_customers, folded_name in _PHONES))
     return columns if len({column.part for column in columns}) > 1 else []
@@ -149,13 +151,13 @@ def _is_of_a_customer(cells: Sequence[str], columns: Sequence[_Column]) -> bool:
     own = (column for column in columns if column.is_of_customers and column.part in _PERSONAL)
     if any(plausible(column.part, cells[column.at]) for column in own):
         return True
-    is_ordered = NAME in found and not found.isdisjoint(_ORDERED)
+    is_ordered = OrderPart.NAME in found and not found.isdisjoint(_ORDERED)
     return is_ordered and any(column.is_phone and _PHONE.fullmatch(cells[column.at]) for column in columns)
 
 
 def _holds_part(cell: str, column: _Column) -> bool:
     # A city or a telephone number has no fixed form.
-    has_no_form = column.part == LINE_ITEMS or (column.part == ADDRESS and not column.is_own)
+    has_no_form = column.part == OrderPart.LINE_ITEMS or (column.part == OrderPart.ADDRESS and not column.is_own)
     return bool(cell) and (has_no_form or plausible(column.part, cell))
 
 
