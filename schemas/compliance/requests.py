@@ -5,7 +5,7 @@ another topic: a captured body is valid only for its own topic and shop. Other f
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -13,7 +13,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import MAX_ID, AnyObject, Array, LenientForm, RecordForm, Text, optional, problem, required, typed
+from schemas.base.fields import MAX_ID, AnyObject, Array, LenientForm, RecordForm, Text, optional, problem, required
 from schemas.base.shop_domain import MAX_HOST, normalized_shop_domain
 from schemas.base.timestamps import format_rfc3339
 
@@ -82,14 +82,6 @@ def subject_from(record: Mapping[str, Any]) -> Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class ComplianceHeaders:
-    """The headers of a compliance webhook; the signature does not cover them."""
-
-    topic: Topic
-    shop_domain: str
-
-
-@dataclass(frozen=True, slots=True)
 class ComplianceBody:
     """The body of a compliance webhook; a field that was not sent is None."""
 
@@ -102,11 +94,11 @@ class ComplianceBody:
 
 @dataclass(frozen=True, slots=True)
 class ComplianceWebhook:
-    """A compliance webhook whose headers and body agree; a request about a shop has no subject."""
+    """A compliance webhook; a request about a shop has no subject, nor has one whose body is not read yet."""
 
     topic: Topic
     shop_domain: str
-    subject: Subject | None
+    subject: Subject | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,26 +129,23 @@ _FOREIGN: Final[Mapping[Topic, tuple[str, ...]]] = {
 }
 
 
-class Identifier(fields.Field[str]):
+class Identifier(Text):
     """An id as platforms write them, a number or a text; read as text."""
 
-    json_schema: Final = {
-        "anyOf": [
-            {"type": "integer", "minimum": 0, "maximum": MAX_ID},
-            Text(min_length=1, max_length=MAX_IDENTIFIER).json_schema,
-        ]
-    }
+    def __init__(self, **options: Any) -> None:
+        super().__init__(min_length=1, max_length=MAX_IDENTIFIER, **options)
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the accepted values."""
+        return {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_ID}, super().json_schema]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         if type(value) is int:
             if not 0 <= value <= MAX_ID:
                 raise ValidationError("out_of_range")
             return str(value)
-        text = typed(value, str)
-        if not text.strip():
-            raise ValidationError("too_short")
-        if len(text) > MAX_IDENTIFIER:
-            raise ValidationError("too_long")
+        text: str = super()._deserialize(value, attr, data, **kwargs)
         return text.strip()
 
 
@@ -185,8 +174,11 @@ class ComplianceForm(LenientForm, RecordForm):
     data_request = AnyObject(**optional("The platform's own record of the request; with `customers/data_request`."))
 
 
-def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
-    """Validate the two headers; a missing one is None. Raises ValidationFailed with the problems of both."""
+def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceWebhook:
+    """Validate the two headers, which the signature does not cover; a missing one is None.
+
+    Raises ValidationFailed with the problems of both.
+    """
     problems: list[FieldProblem] = []
     if topic not in {each.value for each in Topic}:
         path = f"/{TOPIC_HEADER}"
@@ -196,10 +188,10 @@ def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceHeader
         problems.append(problem(f"/{SHOP_HEADER}", "invalid_shop_domain" if shop_domain else "required"))
     if problems or topic is None or domain is None:
         raise ValidationFailed(*problems)
-    return ComplianceHeaders(Topic(topic), domain)
+    return ComplianceWebhook(Topic(topic), domain)
 
 
-def read_webhook(headers: ComplianceHeaders, body: ComplianceBody) -> ComplianceWebhook:
+def read_webhook(headers: ComplianceWebhook, body: ComplianceBody) -> ComplianceWebhook:
     """Return the webhook. Raises ValidationFailed if headers and body contradict each other."""
     problems = [problem(f"/{name}", "other_topic") for name in _FOREIGN[headers.topic] if getattr(body, name) is not None]
     if normalized_shop_domain(body.shop_domain) != headers.shop_domain:
@@ -209,7 +201,7 @@ def read_webhook(headers: ComplianceHeaders, body: ComplianceBody) -> Compliance
         problems.append(problem("/customer", "required"))
     if problems:
         raise ValidationFailed(*problems)
-    return ComplianceWebhook(headers.topic, headers.shop_domain, subject)
+    return replace(headers, subject=subject)
 
 
 def report_record(

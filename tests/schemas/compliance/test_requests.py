@@ -12,10 +12,10 @@ from schemas.api.administration import dump_compliance_request
 from schemas.base.errors import ValidationFailed
 from schemas.compliance.requests import (
     ComplianceForm,
-    ComplianceHeaders,
     ComplianceRequest,
     ComplianceResult,
     ComplianceStatus,
+    ComplianceWebhook,
     Subject,
     Topic,
     read_headers,
@@ -47,7 +47,7 @@ MEMBERS = st.fixed_dictionaries(
 @given(MEMBERS | JSON, st.sampled_from(Topic))
 def test_any_body_is_read_or_rejected(body: Any, topic: Topic) -> None:
     try:
-        order = read_webhook(ComplianceHeaders(topic, "snow.shops.example"), ComplianceForm().read(body))
+        order = read_webhook(ComplianceWebhook(topic, "snow.shops.example"), ComplianceForm().read(body))
     except ValidationFailed:
         return
     assert order.topic is topic
