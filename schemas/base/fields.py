@@ -390,6 +390,20 @@ class NoMembers(Form):
     """The body of a POST that needs none: empty, or an empty object."""
 
 
+@cache
+def _page_url() -> PageUrl:
+    return PageUrl()
+
+
+def is_page_url(text: str) -> bool:
+    """Return whether a PageUrl accepts a text."""
+    try:
+        _page_url().deserialize(text)
+    except ValidationError:
+        return False
+    return True
+
+
 def problem(path: str, code: str, limit: str = "") -> FieldProblem:
     """Return the problem of the field at `path` (a JSON Pointer) with the message of `code`, and the `limit` if given."""
     message = MESSAGES.get(code, "This value is refused.")

@@ -4,18 +4,14 @@
 """
 
 import re
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from marshmallow import ValidationError
-
-from schemas.base.fields import PageUrl
+from schemas.base.fields import is_page_url
 
 _WEB_ADDRESS: Final = re.compile(r"""https?://[^\s<>"'`]++""", re.IGNORECASE)
-_WEB_URL: Final = PageUrl()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +55,8 @@ def attachment_records(email: InboundEmail) -> list[dict[str, Any]]:
 
 def first_web_address(text: str) -> str | None:
     """Return the first http or https URL in a text without a user, and without the punctuation after it."""
-    for found in _WEB_ADDRESS.finditer(text):
-        with suppress(ValidationError):
-            address: str = _WEB_URL.deserialize(_without_punctuation(found[0]))
-            if "@" not in urlsplit(address).netloc:
-                return address
-    return None
+    addresses = map(_without_punctuation, _WEB_ADDRESS.findall(text))
+    return next((each for each in addresses if is_page_url(each) and "@" not in urlsplit(each).netloc), None)
 
 
 def _without_punctuation(address: str) -> str:

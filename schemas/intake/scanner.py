@@ -23,6 +23,7 @@ from schemas.base.fields import (
     RecordForm,
     Text,
     described,
+    is_page_url,
     optional,
     required,
 )
@@ -247,18 +248,8 @@ def _is_web_url(value: Any) -> bool:
 
 @lru_cache(maxsize=_MAX_HELP_URLS)
 def _is_web_address(text: str) -> bool:
-    """Return whether a text is an http or https URL with a host, without a user and without white space."""
-    try:
-        parts = urlsplit(text)
-        return (
-            parts.scheme in {"http", "https"}
-            and bool(parts.hostname)
-            and "@" not in parts.netloc
-            and text.isprintable()
-            and " " not in text
-        )
-    except ValueError:
-        return False
+    """Return whether a text is an http or https URL without a user, of characters that are printed."""
+    return text.isprintable() and is_page_url(text) and "@" not in urlsplit(text).netloc
 
 
 def _within_limit(members: dict[str, Any]) -> dict[str, Any]:

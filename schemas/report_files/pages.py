@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote_plus, urlsplit
 
-from marshmallow import ValidationError
-
-from schemas.base.fields import PageUrl
+from schemas.base.fields import is_page_url
 from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find, find_each
 from schemas.intake.page_url import page_key, without_session
@@ -42,8 +40,6 @@ _PERSONAL_NAME: Final = re.compile(
 _PARAMETERS: Final = re.compile(r";[^/]*")
 #: A fragment that identifies a page of a single-page application.
 _ROUTE: Final = re.compile(r"!?/[\w/.-]{0,200}", re.ASCII)
-
-_web_url: Final = PageUrl()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +121,8 @@ def clean_url(url: str, parameter: str = "") -> str | None:
     query, route = _query(parts.query, parameter), parts.fragment if _ROUTE.fullmatch(parts.fragment) else ""
     path = _path(parts.path)
     address = f"{parts.scheme.lower()}://{authority}{path}{'?' + query if query else ''}{'#' + route if route else ''}"
-    return address if _is_valid(address) else None
+    # A terminal can print it.
+    return address if address.isprintable() and is_page_url(address) else None
 
 
 def _more_severe(first: ScanIssue, again: ScanIssue) -> ScanIssue:
@@ -152,15 +149,6 @@ def _value(name: str, value: str, attacked: str) -> str:
     decoded = unquote_plus(name)
     is_personal = decoded == attacked or _PERSONAL_NAME.search(decoded) or meaning(decoded).forbidden
     return value if _PLAIN.fullmatch(value) and not is_personal else ""
-
-
-def _is_valid(address: str) -> bool:
-    """Return whether the service accepts a URL, and a terminal can print it."""
-    try:
-        _web_url.deserialize(address)
-    except ValidationError:
-        return False
-    return address.isprintable()
 
 
 def _parts(issues: Sequence[ScanIssue]) -> Iterator[list[ScanIssue]]:
