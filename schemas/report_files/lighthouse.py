@@ -44,7 +44,9 @@ def read_issues(report: Node) -> Iterator[ScanIssue]:
     failure = one_line(report.member("runtimeError").member("code").text(), MAX_TITLE)
     if failure not in {"", "NO_ERROR"}:
         raise UnreadableReport(f"Lighthouse could not load the page ({failure}); the report contains no audits.")
-    if _every_audit_failed(report):
+    modes = {*_modes(report).values()}
+    if "error" in modes and modes <= _NO_RESULT:
+        # Such a report must not pass for a page without issues.
         raise UnreadableReport("Every audit of Lighthouse ended in an error; run it again.")
     url = _url(report)
     categories = _categories(report)
@@ -57,23 +59,22 @@ def read_issues(report: Node) -> Iterator[ScanIssue]:
 
 def visited(report: Node) -> VisitedPages:
     """Return the page, if its audits had results, and the audits that ran: an audit that failed has not checked the page."""
-    modes = {name: audit.member("scoreDisplayMode").text() for name, audit in report.member("audits").members()}
-    if _NO_RESULT.issuperset(modes.values()):
-        return VisitedPages()
-    if "error" not in modes.values():
-        return VisitedPages((_url(report),), ("lighthouse:*",))
+    modes = _modes(report)
     ran = [f"lighthouse:{name}" for name, mode in modes.items() if mode != "error" and _AUDIT.fullmatch(name)]
-    return VisitedPages((_url(report),), tuple(ran[:_MAX_AUDITS])) if ran else VisitedPages()
+    rules = ran[:_MAX_AUDITS] if "error" in modes.values() else ["lighthouse:*"]
+    return (
+        VisitedPages((_url(report),), tuple(rules))
+        if rules and not _NO_RESULT.issuperset(modes.values())
+        else VisitedPages()
+    )
 
 
 def _url(report: Node) -> str:
     return next((text for name in _URL_FIELDS if (text := report.member(name).text())), "")
 
 
-def _every_audit_failed(report: Node) -> bool:
-    """Return whether every audit that ran ended in an error: such a report must not pass for a page without issues."""
-    modes = {audit.member("scoreDisplayMode").text() for _, audit in report.member("audits").members()}
-    return "error" in modes and modes <= _NO_RESULT
+def _modes(report: Node) -> dict[str, str]:
+    return {name: audit.member("scoreDisplayMode").text() for name, audit in report.member("audits").members()}
 
 
 def _categories(report: Node) -> dict[str, str]:

@@ -16,7 +16,7 @@ from urllib.parse import unquote_plus, urlsplit
 
 from schemas.base.fields import is_page_url
 from schemas.content_policy.field_names import meaning
-from schemas.content_policy.rules import find, find_each
+from schemas.content_policy.rules import find_each
 from schemas.intake.page_url import page_key, without_session
 from schemas.intake.scanner import MAX_ISSUES, SEVERITIES
 from schemas.intake.selector import stable_selector
@@ -82,16 +82,17 @@ def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes, visite
     """
     by_page: dict[str, dict[tuple[str, str], ScanIssue]] = {}
     urls: dict[str, str] = {}
-    without_page: list[ScanIssue] = []
+    without_page = 0
     for issue in issues:
         url = clean_url(issue.url, issue.parameter)
         if url is None:
-            without_page.append(issue)
+            without_page += 1
             continue
         key = page_key(url)
         urls.setdefault(key, url)
         found, place = by_page.setdefault(key, {}), (_code(issue).lower(), issue.location)
-        found[place] = _more_severe(found[place], issue) if place in found else issue
+        first = found.setdefault(place, issue)
+        found[place] = replace(first, severity=max(first.severity, issue.severity, key=SEVERITIES.index))
     checked: dict[str, Sequence[str]] = {}
     for url in filter(None, map(clean_url, visited.urls)):
         by_page.setdefault(page_key(url), {})
@@ -123,11 +124,6 @@ def clean_url(url: str, parameter: str = "") -> str | None:
     address = f"{parts.scheme.lower()}://{authority}{path}{'?' + query if query else ''}{'#' + route if route else ''}"
     # A terminal can print it.
     return address if address.isprintable() and is_page_url(address) else None
-
-
-def _more_severe(first: ScanIssue, again: ScanIssue) -> ScanIssue:
-    """Return the first of two issues with the same code and location, with the higher severity of both."""
-    return replace(first, severity=max(first.severity, again.severity, key=SEVERITIES.index))
 
 
 def _path(path: str) -> str:
@@ -205,7 +201,10 @@ def _allowed_entries(issues: Sequence[ScanIssue]) -> list[dict[str, Any]]:
     """Return entries of a postback; an entry with forbidden content is reduced to the fields that identify the issue."""
     entries = [_entry(issue) for issue in issues]
     found = find_each(entries, frozenset())
-    return [_reduced(entry) if problems else entry for entry, problems in zip(entries, found, strict=True)]
+    return [
+        {name: entry[name] for name in ("code", "title", "severity", "location")} if problems else entry
+        for entry, problems in zip(entries, found, strict=True)
+    ]
 
 
 def _entry(issue: ScanIssue) -> dict[str, Any]:
@@ -219,10 +218,6 @@ def _entry(issue: ScanIssue) -> dict[str, Any]:
     }
 
 
-def _reduced(entry: dict[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in ("code", "title", "severity", "location")}
-
-
 def _code(issue: ScanIssue) -> str:
     """Return the code; the end of a code that is too long is replaced by a digest."""
     code = one_line(issue.code, len(issue.code) + 1)
@@ -232,19 +227,12 @@ def _code(issue: ScanIssue) -> str:
     return f"{code[: MAX_CODE - len(digest) - 1]}-{digest}"
 
 
-def _skipped(without_page: Sequence[ScanIssue], too_many: int) -> tuple[str, ...]:
-    reasons = []
-    if without_page:
-        code = one_line(without_page[0].code, MAX_TITLE)
-        example = "" if find([code], frozenset()) else f"; the first has the code {code}"
-        reasons.append(f"{_count(len(without_page))} without a valid http or https URL{example}")
-    if too_many:
-        reasons.append(f"{_count(too_many)} that differ from others on their page only in order, beyond one postback")
-    return tuple(reasons)
-
-
-def _count(number: int) -> str:
-    return f"{number} issue" if number == 1 else f"{number} issues"
+def _skipped(without_page: int, too_many: int) -> tuple[str, ...]:
+    counts = {
+        "without a valid http or https URL": without_page,
+        "that differ from others on their page only in order, beyond one postback": too_many,
+    }
+    return tuple(f"{number} issue{'s' * (number > 1)} {reason}" for reason, number in counts.items() if number)
 
 
 def _json(value: Any) -> bytes:
