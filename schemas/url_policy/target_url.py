@@ -102,7 +102,8 @@ def _read_url(url: str, policy: TargetPolicy) -> TargetAddress:
     target = TargetAddress(scheme, host, port, path_and_query, normal, address)
     _refuse_ambiguity(url, written_host.strip("[]"), port, scheme)
     _refuse_ambiguity(target.url, host, port, scheme)
-    _refuse_address(address, policy)
+    if address and (reason := classify(address, policy)):
+        raise _Refused(reason)
     return target
 
 
@@ -182,8 +183,10 @@ def _read_host(written: str) -> tuple[str, Address | None]:
         return _v6_text(v6), v6
     if "%" in written:
         raise _Refused(RefusalReason.HOST_PERCENT_ENCODED)
-    v4 = _plain_dotted_quad(written)
-    return (str(v4), v4) if v4 else (_read_name(written), None)
+    try:
+        return written, IPv4Address(written)  # four decimal numbers without leading zeros, in ASCII
+    except ValueError:
+        return _read_name(written), None
 
 
 def _read_v6(text: str) -> IPv6Address:
@@ -206,13 +209,6 @@ def _v6_text(address: IPv6Address) -> str:
 def _netloc(scheme: str, host: str, port: int) -> str:
     bracketed = f"[{host}]" if ":" in host else host
     return bracketed if DEFAULT_PORTS[scheme] == port else f"{bracketed}:{port}"
-
-
-def _plain_dotted_quad(text: str) -> IPv4Address | None:
-    try:
-        return IPv4Address(text)  # four decimal numbers without leading zeros, in ASCII
-    except ValueError:
-        return None
 
 
 def _read_name(written: str) -> str:
@@ -242,9 +238,3 @@ def _refuse_ambiguity(url: str, host: str, port: int, scheme: str) -> None:
         raise _Refused(RefusalReason.PARSERS_DISAGREE) from None
     if reading != (host.lower(), port, None):
         raise _Refused(RefusalReason.PARSERS_DISAGREE)
-
-
-def _refuse_address(address: Address | None, policy: TargetPolicy) -> None:
-    reason = classify(address, policy) if address else None
-    if reason:
-        raise _Refused(reason)
