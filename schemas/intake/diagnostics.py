@@ -7,11 +7,12 @@ all of them for reading; an upload that names another one is refused.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Final
+from functools import partial
+from typing import Any, Final
 
-from marshmallow import ValidationError, fields, post_load
+from marshmallow import ValidationError, fields
 
-from schemas.base.fields import Array, Form, Integer, PageUrl, Text, optional, required, typed
+from schemas.base.fields import Array, Form, Integer, PageUrl, RecordForm, Text, optional, required, typed
 from schemas.base.shop_domain import normalized_shop_domain
 from schemas.intake.evidence import MAX_LINE, MAX_VERSION, UploadForm
 
@@ -124,28 +125,20 @@ class _StorefrontReportForm(Form):
     visible_storefront_symptoms = Symptoms("Problems that people saw in the storefront: a list of texts, or one text.")
 
 
-class _DiagnosticsForm(UploadForm):
-    origin: ClassVar[Platform]
-
-    @post_load
-    def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:
-        return Diagnostics(**{**sent, "platform": self.origin})
-
-
-class CmsDiagnosticsForm(_DiagnosticsForm):
+class CmsDiagnosticsForm(UploadForm, RecordForm):
     """The body of `POST /api/cms-plugins/cms-commerce/diagnostics`."""
 
-    origin = Platform.CMS_COMMERCE
-    platform = Text(allowed=(Platform.CMS_COMMERCE.value,), **required("The key of the platform."))
+    makes = Diagnostics
+    platform = Text(allowed=(Platform.CMS_COMMERCE.value,), post_load=Platform, **required("The key of the platform."))
     site_url = PageUrl(**required("The URL of the site."))
     plugin_version = _version("The version of the plugin.", "client_version")
     diagnostics = _report(_CmsReportForm)
 
 
-class StorefrontDiagnosticsForm(_DiagnosticsForm):
+class StorefrontDiagnosticsForm(UploadForm, RecordForm):
     """The body of `POST /api/storefront-app/diagnostics`."""
 
-    origin = Platform.STOREFRONT
+    makes = partial(Diagnostics, Platform.STOREFRONT)
     shop_domain = ShopDomain(**required("The domain of the shop; equal to the project's, if the project has one."))
     shop_name = Text(max_length=MAX_NAME, **optional("The name of the shop."))
     granted_scopes = Array(

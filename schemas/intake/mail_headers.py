@@ -79,7 +79,8 @@ def mailboxes_in(header: str) -> list[Mailbox]:
     if as_written and all(as_written):
         return [mailbox for mailbox in as_written if mailbox]
     corrected = _corrected(header)
-    entries = as_written if corrected == header else max(as_written, _entries(corrected), key=_count_mailboxes)
+    # The reading with more mailboxes; an entry without an address is None.
+    entries = max(as_written, _entries(corrected), key=lambda each: len(each) - each.count(None))
     return [mailbox for mailbox in entries if mailbox]
 
 
@@ -97,10 +98,6 @@ def _entries(header: str) -> list[Mailbox | None]:
     if marks.count("(") != marks.count(")") or len(found) != marks.count(",") + 1:
         return []
     return [mailbox_of(name, address) for name, address in found]
-
-
-def _count_mailboxes(entries: list[Mailbox | None]) -> int:
-    return len(entries) - entries.count(None)
 
 
 def _corrected(header: str) -> str:
@@ -140,15 +137,14 @@ def _plain_words(words: str) -> str:
     if len(words) > MAX_ENCODED:
         return words
     try:
-        decoded = "".join(_characters(part, charset) for part, charset in decode_header(words))
+        decoded = "".join(
+            part if isinstance(part, str) else part.decode(charset or "ascii", "replace")
+            for part, charset in decode_header(words)
+        )
     except (HeaderParseError, LookupError, ValueError):
         return words
     # JSON text cannot contain NUL, and PostgreSQL rejects it.
     return decoded.replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
-def _characters(part: bytes | str, charset: str | None) -> str:
-    return part if isinstance(part, str) else part.decode(charset or "ascii", "replace")
 
 
 def date_from(text: str) -> datetime | None:

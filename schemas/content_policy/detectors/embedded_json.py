@@ -44,7 +44,8 @@ class _Object:
 
 def has_forbidden_names(text: str) -> bool:
     """Return whether JSON in `text` has a forbidden field name with a value, or a cookie with its name and value."""
-    if not _may_count(text):
+    names = {*_NAME.findall(text)}
+    if not (any(meaning(name).forbidden for name in names) or {"name", "value"} <= names):
         return False
     return any(meaning(found[1]).forbidden and _holds_value(text, found.end()) for found in _NAME.finditer(text)) or any(
         COOKIE_FIELDS & each.names and {"name", "value"} <= each.names for each in _objects(text)
@@ -57,11 +58,6 @@ def has_order_record(text: str) -> bool:
     if len({meaning(name).part for name in names} - {None}) < 2 and not any(meaning(name).is_customer for name in names):
         return False
     return any(len(each.parts) > 1 and not each.is_page_data for each in _objects(text))
-
-
-def _may_count(text: str) -> bool:
-    names = {*_NAME.findall(text)}
-    return any(meaning(name).forbidden for name in names) or {"name", "value"} <= names
 
 
 def _holds_value(text: str, at: int) -> bool:
