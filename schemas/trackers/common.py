@@ -11,6 +11,7 @@ from marshmallow import ValidationError, validates
 from ulid import ULID
 
 from schemas.base.fields import Array, Form, Text, WebUrl, described
+from schemas.intake.scanner import SEVERITIES
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -70,18 +71,12 @@ def assignees_field(description: str, max_length: int = 100) -> Array:
     return Array(Text(min_length=1, max_length=max_length), at_most=MAX_ASSIGNEES, **described(description))
 
 
-def _priority(severity: str) -> Text:
-    return name_field(f"The name of the priority of tickets with the severity `{severity}`.")
-
-
-class PriorityBySeverityForm(Form):
-    """The tracker's name of a priority for each severity that has one."""
-
-    critical = _priority("critical")
-    high = _priority("high")
-    medium = _priority("medium")
-    low = _priority("low")
-    info = _priority("info")
+#: The tracker's name of a priority for each severity that has one.
+PriorityBySeverityForm: Final[type[Form]] = type(
+    "PriorityBySeverityForm",
+    (Form,),
+    {each: name_field(f"The name of the priority of tickets with the severity `{each}`.") for each in reversed(SEVERITIES)},
+)
 
 
 def require_key(key: str) -> None:

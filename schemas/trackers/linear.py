@@ -63,15 +63,11 @@ _CREATE: Final = """\
 mutation Create($input: IssueCreateInput!) {
   issueCreate(input: $input) { success issue { id identifier } }
 }"""
-_FIND: Final = """\
-query Find($id: ID!) {
-  issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) { nodes { id identifier } }
-}"""
 #: Issues are read by the ids that RiskRelay gave them: a move to another team changes an issue's identifier.
 _ISSUE: Final = """\
 query Issue($id: ID!, $comments: Int!) {
   issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) {
-    nodes { id state { type } team { id } comments(first: $comments) { nodes { id } } }
+    nodes { id identifier state { type } team { id } comments(first: $comments) { nodes { id } } }
   }
 }"""
 _COMMENT: Final = """\
@@ -90,11 +86,6 @@ mutation Update($id: String!, $input: IssueUpdateInput!) {
 _CLOSED: Final = frozenset({"completed", "canceled", "duplicate"})
 #: Maximum number of an issue's comments that are searched.
 _MAX_COMMENTS: Final = 250
-_VALIDATE: Final = """\
-query Validate($team: String!) {
-  viewer { id }
-  teams(filter: {key: {eq: $team}}, first: 1) { nodes { id } }
-}"""
 
 #: The failure that `errors[].extensions.type` means; any other type is Linear's own problem, which may pass.
 _CODES: Final[Mapping[str, tuple[FailureKind, str]]] = {
@@ -144,17 +135,14 @@ class LinearTracker(Tracker):
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue under our id; returns None if a success names no issue."""
-        names = labels_of(access, ticket)
-        variables = {"team": access.settings["team"], "labels": names, "most": _MAX_LABELS}
-        response = yield from send(_request(access, _TEAM_AND_LABELS, variables), _refusal_of)
-        team_id = _team_id(response)
+        team_id, label_ids = yield from _team_and_labels(access, labels_of(access, ticket))
         made = {
             "id": own_id(ticket.export_id),
             "teamId": team_id,
             "title": titles.title_of(ticket, MAX_TITLE),
             "description": markdown.linear_body_of(ticket, MAX_DESCRIPTION),
             "priority": PRIORITIES.get(ticket.severity, 0),
-            "labelIds": _label_ids(response, team_id),
+            "labelIds": label_ids,
         }
         response = yield _request(access, _CREATE, {"input": made}, creates=True)
         issue = _issue(access, value_at(response.json(), "data", "issueCreate", "issue"))
@@ -169,14 +157,12 @@ class LinearTracker(Tracker):
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue by the id that we gave it."""
-        wanted = own_id(ticket.export_id)
-        nodes = yield from _fetch(access, _FIND, {"id": wanted}, list, "issues", "nodes")
-        return next((_issue(access, node) for node in nodes if text_at(node, "id") == wanted), None)
+        node = yield from _node(access, ticket.export_id)
+        return None if node is None else _issue(access, node)
 
     def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the key and the team. Linear does not say whether the key may create issues."""
-        request = _request(access, _VALIDATE, {"team": access.settings["team"]})
-        _team_id((yield from send(request, _refusal_of)))
+        yield from _team_and_labels(access, [])
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Post an event as a comment under our id, which Linear accepts once."""
@@ -237,14 +223,19 @@ def own_id(our_id: str) -> str:
     return str(UUID(bytes=hashlib.sha256(our_id.encode()).digest()[:16], version=4))
 
 
-def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any]]:
+def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[Any]:
     """Return the issue of an event. Raises TrackerRefused if the issue was deleted."""
-    wanted = own_id(event.export_id)
-    variables = {"id": wanted, "comments": _MAX_COMMENTS}
-    for node in (yield from _fetch(access, _ISSUE, variables, list, "issues", "nodes")):
-        if isinstance(node, dict) and node.get("id") == wanted:
-            return node
-    raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND))
+    node = yield from _node(access, event.export_id)
+    if node is None:
+        raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND))
+    return node
+
+
+def _node(access: TrackerAccess, export_id: str) -> Steps[Any]:
+    """Return the issue of an export; None if there is none."""
+    wanted = own_id(export_id)
+    nodes = yield from _fetch(access, _ISSUE, {"id": wanted, "comments": _MAX_COMMENTS}, list, "issues", "nodes")
+    return next((node for node in nodes if text_at(node, "id") == wanted), None)
 
 
 def _updated(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]) -> Steps[dict[str, Any]]:
@@ -269,16 +260,16 @@ def _position(state: Any) -> float:
     return position if isinstance(position, int | float) else 0.0
 
 
-def _team_id(response: TrackerResponse) -> str:
-    """Return the id of the team that a response has. Raises TrackerRefused if there is none."""
+def _team_and_labels(access: TrackerAccess, names: list[str]) -> Steps[tuple[str, list[str]]]:
+    """Return the ids of the team and of its labels with these names; of two labels with one name, that of the team's own.
+
+    Raises TrackerRefused if there is no such team.
+    """
+    variables = {"team": access.settings["team"], "labels": names, "most": _MAX_LABELS}
+    response = yield from send(_request(access, _TEAM_AND_LABELS, variables), _refusal_of)
     team_id = text_at(value_of(response, list, "data", "teams", "nodes"), 0, "id")
     if team_id is None:
         raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "team"))
-    return team_id
-
-
-def _label_ids(response: TrackerResponse, team_id: str) -> list[str]:
-    """Return the ids of the labels that exist for the team; of two with the same name, the id of the team's own."""
     nodes = value_at(response.json(), "data", "issueLabels", "nodes")
     ids: dict[str, str] = {}
     for node in nodes if isinstance(nodes, list) else []:
@@ -287,7 +278,7 @@ def _label_ids(response: TrackerResponse, team_id: str) -> list[str]:
             continue
         if owner is not None or name not in ids:
             ids[name] = label_id
-    return list(ids.values())
+    return team_id, list(ids.values())
 
 
 def _issue(access: TrackerAccess, node: Any) -> TrackerIssue | None:

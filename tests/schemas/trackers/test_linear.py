@@ -251,7 +251,7 @@ def test_a_refusal_of_the_creation_itself_has_its_consequence(response: TrackerR
 def test_an_issue_is_found_by_our_id() -> None:
     result, [request] = play(LINEAR.find(ACCESS, TICKET), [found(node())])
     assert result == ISSUE
-    assert variables_of(request) == {"id": own_id(EXPORT_ID)}
+    assert variables_of(request)["id"] == own_id(EXPORT_ID)
     assert not request.creates
     assert LINEAR.lookup_delay_s == 0
 
