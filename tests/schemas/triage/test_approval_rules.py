@@ -2,7 +2,6 @@
 
 import itertools
 import time
-from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -81,13 +80,6 @@ def test_an_export_without_a_page_or_a_rule_code_matches_no_pattern_for_it() -> 
     assert not RuleMatch(page_path="*").matches(bare)
     assert not RuleMatch(rule="*").matches(bare)
     assert not RuleMatch(page_path="/*").matches(bare._replace(page_urls=["http://[no-address"]))
-
-
-def test_globs_match_like_the_standard_library_does() -> None:
-    texts = ["".join(letters) for length in range(5) for letters in itertools.product("ab/", repeat=length)]
-    globs = ["".join(signs) for length in range(1, 5) for signs in itertools.product("a/*?", repeat=length)]
-    wrong = [(glob, text) for glob in globs for text in texts if glob_matches(glob, text) != fnmatchcase(text, glob)]
-    assert wrong == []
 
 
 def test_brackets_and_backslashes_are_ordinary_characters() -> None:
