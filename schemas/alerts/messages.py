@@ -57,8 +57,8 @@ def trial_body(message_id: str, now: datetime) -> AlertBody:
 
 def email(body: AlertBody, sender: str, to: Sequence[str], now: datetime) -> EmailMessage:
     """Return the message as a plain-text email; if it is sent again, it has the same Message-ID."""
-    subject = cut(one_line(f"RiskRelay: {_summary(body, _plain)}"), _MAX_SUBJECT)
-    parts = ["\n".join([_title(each, _plain), each["what_to_do"], *_links(each)]) for each in body["alerts"]]
+    subject = cut(one_line(f"RiskRelay: {_summary(body, str)}"), _MAX_SUBJECT)
+    parts = ["\n".join([_title(each, str), each["what_to_do"], *_links(each)]) for each in body["alerts"]]
     return plain_email(body["id"], sender, to, subject, "\n\n".join([*parts, *_more(body)]) + "\n", now)
 
 
@@ -176,7 +176,3 @@ def _slack_text(text: str) -> str:
 
 def _rich(text: str) -> AlertBody:
     return {"type": "RichTextBlock", "inlines": [{"type": "TextRun", "text": text}]}
-
-
-def _plain(text: str) -> str:
-    return text

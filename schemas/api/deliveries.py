@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from marshmallow import fields
+
 from schemas.api import response_fields as field
 from schemas.api.exports import ProviderTicketResponse, SourceResponse, TicketResponse
 from schemas.api.response_fields import DIGEST, ResponseSchema, dump
@@ -51,23 +53,17 @@ class TargetPingEvent(ResponseSchema):
     target = field.part(TargetPingEventTarget, "The target.")
 
 
+def _phase(name: str, example: int) -> fields.Integer:
+    return field.number(f"The {name} in milliseconds; null if there was none.", nullable=True, example=example)
+
+
 class AttemptDurationsResponse(ResponseSchema):
     """The duration of each phase of an attempt, in milliseconds; null for a phase that was not reached."""
 
-    dns_ms = field.number(
-        "The duration of the name resolution in milliseconds; null if there was none.", nullable=True, example=2
-    )
-    connect_ms = field.number(
-        "The duration of the TCP connection in milliseconds; null if there was none.", nullable=True, example=11
-    )
-    tls_ms = field.number(
-        "The duration of the TLS handshake in milliseconds; null if there was none.", nullable=True, example=23
-    )
-    first_byte_ms = field.number(
-        "The time from the request to the first byte of the response in milliseconds; null if there was none.",
-        nullable=True,
-        example=51,
-    )
+    dns_ms = _phase("duration of the name resolution", 2)
+    connect_ms = _phase("duration of the TCP connection", 11)
+    tls_ms = _phase("duration of the TLS handshake", 23)
+    first_byte_ms = _phase("time from the request to the first byte of the response", 51)
     total_ms = field.number("The duration of the whole attempt in milliseconds.", nullable=True, example=87)
 
 

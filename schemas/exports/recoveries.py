@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from types import SimpleNamespace
 from typing import Final
 
 from schemas.base.errors import ValidationFailed
@@ -43,18 +44,10 @@ class Recovery:
     finished_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryRequest:
-    """A request for a recovery: `since` is the text as sent, because an age depends on the time of the request."""
-
-    target_id: str
-    since: str
-
-
 class RecoveryForm(RecordForm):
-    """The body of `POST /api/ticket-export-recoveries`."""
+    """The body of `POST /api/ticket-export-recoveries`; `since` stays a text: an age depends on the request's time."""
 
-    makes = RecoveryRequest
+    makes = SimpleNamespace
     target_id = Text(
         max_length=MAX_ID_LENGTH,
         **required("The id of an active or paused target of the account; its failed and blocked exports are redelivered."),
@@ -78,17 +71,13 @@ def parse_past(text: str, now: datetime) -> datetime:
     return since
 
 
-def parse_since(text: str, now: datetime) -> datetime | None:
-    """Return the moment of `text`; an age such as 7d is subtracted from `now`. None if the text is not a moment."""
-    return _moment(text, now, -1)
-
-
 def parse_until(text: str, now: datetime) -> datetime | None:
     """Return the moment of `text`; a duration such as 7d is added to `now`. None if the text is not a moment."""
-    return _moment(text, now, 1)
+    return parse_since(text, now, sign=1)
 
 
-def _moment(text: str, now: datetime, sign: int) -> datetime | None:
+def parse_since(text: str, now: datetime, sign: int = -1) -> datetime | None:
+    """Return the moment of `text`; an age such as 7d is subtracted from `now`. None if the text is not a moment."""
     span = _AGO.fullmatch(text)
     if span is None:
         return parse_rfc3339(f"{text}T00:00:00Z" if _DATE.fullmatch(text) else text)

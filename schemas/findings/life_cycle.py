@@ -58,10 +58,9 @@ class CheckedRules:
     def __contains__(self, code: str) -> bool:
         """Return whether a run checked the rule with this code."""
         own = code.strip()
-        return self._all or own in self._codes or self._has_beginning_of(own)
-
-    def _has_beginning_of(self, code: str) -> bool:
-        return bool(self._beginnings) and any(code[:end] in self._beginnings for end in range(len(code) + 1))
+        if self._all or own in self._codes:
+            return True
+        return bool(self._beginnings) and any(own[:end] in self._beginnings for end in range(len(own) + 1))
 
 
 def counts_as_visit(status: str, status_code: int | None) -> bool:

@@ -51,20 +51,8 @@ _VALUE: Final = re.compile(rf"[!-~](?:[ -~]{{0,{MAX_HEADER_VALUE - 2}}}[!-~])?")
 #: value.
 _RESERVED: Final = frozenset(
     {
-        "accept-encoding",
-        "connection",
-        "date",
-        "expect",
-        "host",
-        "http2-settings",
-        "idempotency-key",
-        "keep-alive",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "user-agent",
-        "x-request-id",
+        *("accept-encoding", "connection", "date", "expect", "host", "http2-settings", "idempotency-key", "keep-alive"),
+        *("te", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-request-id"),
     }
 )
 _RESERVED_PREFIXES: Final = ("ce-", "content-", "proxy-", "webhook-", "x-service-")

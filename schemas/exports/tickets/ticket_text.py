@@ -144,7 +144,7 @@ def ticket_for_diagnostic(diagnostics: Diagnostics) -> Ticket:
         title=shortened(title, MAX_TITLE),
         description=describe(_symptoms(symptoms), _cms_facts(diagnostics) if is_cms else _shop_facts(diagnostics)),
         severity=severity,
-        page_url=_cms_page(diagnostics) if is_cms else _shop_page(diagnostics),
+        page_url=diagnostics.reported["checkout_page_url"] or diagnostics.site_url if is_cms else _shop_page(diagnostics),
         labels=ticket_labels(f"severity:{severity}", "source:cms-commerce" if is_cms else "source:storefront"),
         evidence=_known(submitted_facts(diagnostics)),
     )
@@ -253,11 +253,6 @@ def _shop_facts(diagnostics: Diagnostics) -> Iterable[tuple[str, str | None]]:
         ("Granted scopes", ", ".join(diagnostics.granted_scopes or ())),
         ("Reported by", _client("storefront app", diagnostics.client_version)),
     )
-
-
-def _cms_page(diagnostics: Diagnostics) -> str | None:
-    checkout: str | None = diagnostics.reported["checkout_page_url"]
-    return checkout or diagnostics.site_url
 
 
 def _shop_page(diagnostics: Diagnostics) -> str:
