@@ -77,10 +77,8 @@ class GrantResponse(ResponseSchema):
     id = field.number("The id of the grant.", minimum=1, example=12)
     user_id = field.number("The id of the user.", minimum=1, example=7)
     user = address("The user's email address")
-    project_id = field.number(
-        "The id of the project; null if the grant is for a report.", nullable=True, minimum=1, example=1
-    )
-    report_id = field.number("The id of the report; null if the grant is for a project.", nullable=True, minimum=1)
+    project_id = field.number("The id of the project", null="if the grant is for a report", minimum=1, example=1)
+    report_id = field.number("The id of the report", null="if the grant is for a project", minimum=1)
     role = field.one_of(
         PROJECT_ROLES,
         "The role in the project, for a user without a role in the account; null: the user may only upload.",
@@ -107,16 +105,14 @@ class TokenResponse(ResponseSchema):
     )
     created_at = field.moment("The time at which the token was created.")
     expires_at = field.moment("The time at which the token expires; null: never.", nullable=True)
-    revoked_at = field.moment("The time at which the token was revoked; null if it was not.", nullable=True)
+    revoked_at = field.moment("The time at which the token was revoked", null="if it was not")
 
 
 class NewTokenResponse(TokenResponse):
     """A token that was created."""
 
     token = field.text(
-        "The token itself, in this response only; null in the response to a repeated request.",
-        nullable=True,
-        example="rrt_…",
+        "The token itself, in this response only", null="in the response to a repeated request", example="rrt_…"
     )
 
 
@@ -134,7 +130,7 @@ class AuditActorResponse(ResponseSchema):
     """The actor of an audit entry."""
 
     kind = field.text("The kind of actor: `user`, `operator`, `rule`, `worker`, `scanner` and so on.", example="user")
-    id = field.text("The id of the user or of the rule; null for other actors.", nullable=True, example="7")
+    id = field.text("The id of the user or of the rule", null="for other actors", example="7")
 
 
 class AuditObjectResponse(ResponseSchema):
@@ -163,22 +159,18 @@ class ComplianceRequestResponse(ResponseSchema):
     id = field.identifier("cpl", "The id of the request.")
     topic = field.one_of(Topic, "The topic: a request for data, or for an erasure.")
     shop_domain = field.text("The domain of the shop.", example="snow.shops.example")
-    subject = field.text(
-        "A pseudonym of the person; null if the request is about a shop.", nullable=True, attribute="subject_pseudonym"
-    )
+    subject = field.text("A pseudonym of the person", null="if the request is about a shop", attribute="subject_pseudonym")
     status = field.one_of(ComplianceStatus, "The status: `received`, then `done`.")
-    result = field.one_of(ComplianceResult, "The result; null until the request is done.", nullable=True)
+    result = field.one_of(ComplianceResult, "The result", null="until the request is done")
     counts = field.counts("The number of rows for each kind of result.")
     has_report = field.truth("Whether the request has a report with the person's data.", example=False)
     attempts = field.number("The number of times that a worker began to process the request.")
-    last_error = field.text("Why the last attempt failed; null if it did not.", nullable=True)
+    last_error = field.text("Why the last attempt failed", null="if it did not")
     received_at = field.moment("The time at which the request was received.")
     due_at = field.moment("The legal deadline.")
     overdue = field.truth("Whether the request is not done although its deadline has passed.", example=False)
-    next_run_at = field.moment(
-        "The time at which a worker processes the request next; null if none is planned.", nullable=True
-    )
-    finished_at = field.moment("The time at which the request was done; null before that.", nullable=True)
+    next_run_at = field.moment("The time at which a worker processes the request next", null="if none is planned")
+    finished_at = field.moment("The time at which the request was done", null="before that")
 
 
 def dump_compliance_request(request: ComplianceRequest, now: datetime) -> dict[str, Any]:
@@ -193,7 +185,7 @@ class ProjectResponse(ResponseSchema):
     id = field.number("The id of the project.", minimum=1)
     name = field.text("The name of the project.", example="Shop")
     account_id = field.number("The id of the account.", minimum=1, example=2)
-    shop_domain = field.text("The storefront's domain; null if the project is not a storefront.", nullable=True)
+    shop_domain = field.text("The storefront's domain", null="if the project is not a storefront")
     ticket_grouping = field.one_of(
         TicketGrouping,
         "How new findings become tickets. `rule`: one ticket for all findings of a rule; `finding`: "
@@ -209,16 +201,16 @@ class ConsoleSessionResponse(ResponseSchema):
     user = field.text("The email address of the user.", attribute="email", example="ada@shop.example")
     method = field.one_of([*SignInMethod], "How the user signed in.")
     token_id = field.number(
-        "The id of the token that was used to sign in; null for other methods.",
+        "The id of the token that was used to sign in",
         minimum=1,
-        nullable=True,
+        null="for other methods",
         attribute="principal.token_id",
         example=3,
     )
-    token_name = field.text("The name of that token; null for other methods.", nullable=True, example="Ada's console")
+    token_name = field.text("The name of that token", null="for other methods", example="Ada's console")
     created_at = field.moment("The time at which the user signed in.")
     seen_at = field.moment("The time at which the session was last used, to the minute.")
-    ended_at = field.moment("The time at which the session was ended; null if it is open.", nullable=True)
+    ended_at = field.moment("The time at which the session was ended", null="if it is open")
     ended_reason = field.one_of(
         [
             SessionEndReason.SIGNED_OUT,
@@ -227,7 +219,7 @@ class ConsoleSessionResponse(ResponseSchema):
             SessionEndReason.ANOTHER_BROWSER,
             SessionEndReason.RESTORED,
         ],
-        "Why the session was ended; null if it is open.",
-        nullable=True,
+        "Why the session was ended",
+        null="if it is open",
         attribute="ended",
     )

@@ -56,7 +56,7 @@ class ApprovalRuleResponse(ResponseSchema):
         "The user who created the rule, or who last changed `match` or `action` or enabled it. The "
         "rule stops if this user loses the right to decide.",
     )
-    stopped_reason = field.one_of(StoppedReason, "Why the rule stopped automatically; null if it did not.", nullable=True)
+    stopped_reason = field.one_of(StoppedReason, "Why the rule stopped automatically", null="if it did not")
     created_at = field.moment("The time at which the rule was created; of several rules that match, the oldest decides.")
     updated_at = field.moment("The time at which the rule was last changed, or stopped.")
 

@@ -23,8 +23,8 @@ class DecisionResultResponse(ResponseSchema):
     """The result for one export: `status` or `error`."""
 
     id = field.text("The id of the export.")
-    status = field.one_of(ExportStatus, "The current status of the export; absent if there is an `error`.", optional=True)
-    error = field.part(BulkErrorResponse, "Why the export was not changed; absent if there is a `status`.", optional=True)
+    status = field.one_of(ExportStatus, "The current status of the export", absent="if there is an `error`")
+    error = field.part(BulkErrorResponse, "Why the export was not changed", absent="if there is a `status`")
 
 
 class BulkResultsResponse(ResponseSchema):
@@ -61,4 +61,4 @@ class BulkJobResponse(ResponseSchema):
         },
     )
     created_at = field.moment("The time at which the job was created.")
-    finished_at = field.moment("The time at which the job ended; null before that.", nullable=True)
+    finished_at = field.moment("The time at which the job ended", null="before that")

@@ -74,15 +74,15 @@ class AttemptResultResponse(ResponseSchema):
     number = field.number("The number of the attempt, from 1.", minimum=1)
     started_at = field.moment("The time at which the attempt began.")
     outcome = field.one_of(_OUTCOMES, "The outcome of the attempt.")
-    response_status = field.number("The receiver's HTTP status; null if there was no response.", nullable=True, example=202)
-    error_code = field.text("The reason of the failure; null on success.", nullable=True)
+    response_status = field.number("The receiver's HTTP status", null="if there was no response", example=202)
+    error_code = field.text("The reason of the failure", null="on success")
 
 
 class AttemptResponse(AttemptResultResponse):
     """One signed POST of one export."""
 
     retry_after_seconds = field.number(
-        "The seconds of the receiver's `Retry-After`; null if there was none.", nullable=True, attribute="retry_after_s"
+        "The seconds of the receiver's `Retry-After`", null="if there was none", attribute="retry_after_s"
     )
     durations = field.part(AttemptDurationsResponse, "The duration of each phase.", attribute="timings")
 
@@ -90,7 +90,7 @@ class AttemptResponse(AttemptResultResponse):
 class EventAttemptResponse(AttemptResultResponse):
     """One attempt to deliver an event."""
 
-    retry_after_seconds = field.number("The seconds of the receiver's `Retry-After`; null if there was none.", nullable=True)
+    retry_after_seconds = field.number("The seconds of the receiver's `Retry-After`", null="if there was none")
     duration_ms = field.number("The duration of the attempt in milliseconds.", nullable=True)
 
 
@@ -106,24 +106,20 @@ class TicketEventResponse(ResponseSchema):
     )
     attempts = field.number("The number of attempts that have begun.")
     deliveries = field.several(EventAttemptResponse, "The attempts that have ended, oldest first.")
-    error_code = field.text("The reason why the last attempt failed; null on success.", nullable=True)
+    error_code = field.text("The reason why the last attempt failed", null="on success")
     result = field.one_of(
         TrackerEventAction,
-        "What the event changed at the issue of a tracker; null for webhooks, and until the event is delivered.",
-        nullable=True,
+        "What the event changed at the issue of a tracker",
+        null="for webhooks, and until the event is delivered",
     )
     created_at = field.moment("The time at which the event was created.")
-    finished_at = field.moment(
-        "The time at which the event was delivered, failed or cancelled; null before that.", nullable=True
-    )
+    finished_at = field.moment("The time at which the event was delivered, failed or cancelled", null="before that")
 
 
 class EventTicketResponse(ResponseSchema):
     """The ticket of an event."""
 
-    title = field.text(
-        "The title of the ticket; null after a redaction.", nullable=True, example="Image without alternative text"
-    )
+    title = field.text("The title of the ticket", null="after a redaction", example="Image without alternative text")
     digest = field.text("The digest of the ticket.", pattern=DIGEST)
 
 
@@ -154,9 +150,7 @@ class TicketEventBody(ResponseSchema):
     export = field.part(TicketExportEventExport, "The export.")
     ticket = field.part(EventTicketResponse, "The ticket that the target received.")
     provider_ticket = field.part(
-        ProviderTicketResponse,
-        "The ticket's id and URL at the receiver; null if the receiver returned neither.",
-        nullable=True,
+        ProviderTicketResponse, "The ticket's id and URL at the receiver", null="if the receiver returned neither"
     )
     change = field.part(TicketChangeResponse, "The changes of the ticket.")
 
@@ -181,4 +175,4 @@ class RecoveryResponse(ResponseSchema):
     )
     done = field.number("The number of exports that are due again.")
     created_at = field.moment("The time at which the recovery was requested.")
-    finished_at = field.moment("The time at which the recovery ended; null before that.", nullable=True)
+    finished_at = field.moment("The time at which the recovery ended", null="before that")

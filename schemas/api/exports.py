@@ -24,9 +24,7 @@ class SourceResponse(ResponseSchema):
         "id in the request.",
         example="NOTE-7",
     )
-    scan_run_id = field.number(
-        "The id of the scan run that first reported the finding; absent for other sources.", optional=True
-    )
+    scan_run_id = field.number("The id of the scan run that first reported the finding", absent="for other sources")
 
 
 class TicketResponse(ResponseSchema):
@@ -35,7 +33,7 @@ class TicketResponse(ResponseSchema):
     title = field.text("The title, a single line.", example="Image without alternative text")
     description = field.text("The description.", example="Screen readers cannot tell what the picture shows.")
     severity = field.one_of(SEVERITIES, "The severity.", example="high")
-    page_url = field.text("The URL of the page; null if there is none.", nullable=True, example="https://shop.example/")
+    page_url = field.text("The URL of the page", null="if there is none", example="https://shop.example/")
     labels = field.several(fields.String(), "The labels.", example=["accessibility"])
     evidence = field.free("Supporting data from the source.", {"location": "main > img.hero"})
 
@@ -51,20 +49,18 @@ class LastAttemptResponse(ResponseSchema):
     """The latest attempt."""
 
     at = field.moment("The time at which the attempt began.")
-    response_status = field.number("The receiver's HTTP status; null if there was no response.", nullable=True)
-    error_code = field.text("The reason of the failure; null on success.", nullable=True)
+    response_status = field.number("The receiver's HTTP status", null="if there was no response")
+    error_code = field.text("The reason of the failure", null="on success")
     duration_ms = field.number("The duration of the attempt in milliseconds.", nullable=True)
 
 
 class ProviderTicketResponse(ResponseSchema):
     """The ticket that the receiver created, as the receiver reported it."""
 
-    id = field.text(
-        "The ticket's id at the receiver; null if the receiver did not return one.", nullable=True, example="1047"
-    )
+    id = field.text("The ticket's id at the receiver", null="if the receiver did not return one", example="1047")
     url = field.text(
-        "The ticket's URL at the receiver; null if the receiver did not return one.",
-        nullable=True,
+        "The ticket's URL at the receiver",
+        null="if the receiver did not return one",
         example="https://tracker.example.com/tickets/1047",
     )
 
@@ -90,8 +86,8 @@ class ExportFindingsResponse(ResponseSchema):
 class DismissalResponse(ResponseSchema):
     """Why an export was dismissed."""
 
-    reason = field.one_of(DismissalReason, "The reason; null if none was given.", nullable=True)
-    note = field.text("The note; null if none was given.", nullable=True)
+    reason = field.one_of(DismissalReason, "The reason", null="if none was given")
+    note = field.text("The note", null="if none was given")
     at = field.moment("The time at which the export was dismissed.", nullable=True)
 
 
@@ -102,9 +98,7 @@ class ApprovedByResponse(ResponseSchema):
     id = fields.Raw(
         required=True, metadata={"type": ["integer", "string"], "description": "The id of the user or of the rule."}
     )
-    name = field.text(
-        "The user's email address, or the rule's name; null if the user or the rule was removed.", nullable=True
-    )
+    name = field.text("The user's email address, or the rule's name", null="if the user or the rule was removed")
 
 
 class ExportResponse(ResponseSchema):
@@ -119,27 +113,22 @@ class ExportResponse(ResponseSchema):
         "while the export waits for such a target; null if there is no reason.",
         nullable=True,
     )
-    target_id = field.identifier(
-        "tgt", "The id of the target that the export was approved for; null before the approval.", nullable=True
-    )
+    target_id = field.identifier("tgt", "The id of the target that the export was approved for", null="before the approval")
     source = field.part(SourceResponse, "The source of the export.")
     ticket = field.part(TicketResponse, "The ticket; the approval freezes it.")
     ticket_digest = field.text("The digest of this ticket; an approval can require it.", pattern=DIGEST)
     preview = field.part(PreviewResponse, "Whether the ticket can be approved.")
     attempts = field.number("The number of delivery attempts that have begun.")
     next_attempt_at = field.moment(
-        "The time at which the next attempt is due; null if none is due, or while the target is paused or inactive.",
-        nullable=True,
+        "The time at which the next attempt is due", null="if none is due, or while the target is paused or inactive"
     )
     created_at = field.moment("The time at which the export was prepared.")
-    approved_at = field.moment("The time at which the export was approved; null before the approval.", nullable=True)
-    finished_at = field.moment("The time at which the export reached a final status; null before that.", nullable=True)
-    project_id = field.number("The id of the project; null if the export belongs to none.", nullable=True, minimum=1)
+    approved_at = field.moment("The time at which the export was approved", null="before the approval")
+    finished_at = field.moment("The time at which the export reached a final status", null="before that")
+    project_id = field.number("The id of the project", null="if the export belongs to none", minimum=1)
     severity = field.one_of(SEVERITIES, "The severity of the ticket.", example="high")
-    rule = field.text("The rule code of the findings; null for other sources.", nullable=True)
-    findings = field.part(
-        ExportFindingsResponse, "The number of findings of the ticket; null for other sources.", nullable=True
-    )
+    rule = field.text("The rule code of the findings", null="for other sources")
+    findings = field.part(ExportFindingsResponse, "The number of findings of the ticket", null="for other sources")
     edited = field.truth("Whether a person edited the ticket.", example=False)
     retry_after_seconds = field.number(
         "Whole seconds until the next attempt, 60 if its time is unknown; equal to `Retry-After`. Present "
@@ -147,15 +136,11 @@ class ExportResponse(ResponseSchema):
         optional=True,
         minimum=1,
     )
-    last_attempt = field.part(LastAttemptResponse, "The latest delivery attempt; absent before the first.", optional=True)
+    last_attempt = field.part(LastAttemptResponse, "The latest delivery attempt", absent="before the first")
     provider_ticket = field.part(
-        ProviderTicketResponse,
-        "The ticket at the receiver; absent if the receiver returned neither its id nor its URL.",
-        optional=True,
+        ProviderTicketResponse, "The ticket at the receiver", absent="if the receiver returned neither its id nor its URL"
     )
-    finding = field.part(
-        ExportFindingResponse, "The finding that the export was prepared from; absent for other sources.", optional=True
-    )
+    finding = field.part(ExportFindingResponse, "The finding that the export was prepared from", absent="for other sources")
     dismissal = field.part(DismissalResponse, "The dismissal; present while `status` is `dismissed`.", optional=True)
     snoozed_until = field.moment(
         "The time at which the snooze ends; null: when one of the findings is seen again. Present while "
@@ -164,17 +149,15 @@ class ExportResponse(ResponseSchema):
         optional=True,
     )
     approved_by = field.part(
-        ApprovedByResponse,
-        "The user or the rule that approved the export; absent if the operator approved it.",
-        optional=True,
+        ApprovedByResponse, "The user or the rule that approved the export", absent="if the operator approved it"
     )
     siblings = field.several(
         field.identifier("exp", "The id of an export."),
-        "The ids of all exports of this ticket; absent unless the ticket was approved for several targets.",
-        optional=True,
+        "The ids of all exports of this ticket",
+        absent="unless the ticket was approved for several targets",
     )
     original_ticket = field.part(
-        TicketResponse, "The ticket before a person edited it; absent in lists and while `edited` is false.", optional=True
+        TicketResponse, "The ticket before a person edited it", absent="in lists and while `edited` is false"
     )
 
 
@@ -194,9 +177,7 @@ class ExportListResponse(ResponseSchema):
     items = field.several(ExportResponse, "The exports, in the order of `sort`.")
     next_cursor = field.next_cursor_text()
     total = field.number(
-        "The number of exports that match, on all pages together; null if more than 10,000 match.",
-        nullable=True,
-        example=392,
+        "The number of exports that match, on all pages together", null="if more than 10,000 match", example=392
     )
     facets = field.part(
         ExportFacetsResponse, "The number of exports with each value; present with `facets=true`.", optional=True

@@ -23,11 +23,11 @@ class FindingResponse(ResponseSchema):
     location = field.text("The location on the page; may be empty.", example="main > img.hero")
     first_seen_at = field.moment("The time at which a scan run first reported the finding.")
     last_seen_at = field.moment("The time at which a scan run last reported the finding.")
-    fixed_at = field.moment("The time at which the finding became fixed; null if it is not fixed.", nullable=True)
+    fixed_at = field.moment("The time at which the finding became fixed", null="if it is not fixed")
     times_reopened = field.number("The number of times that the finding was reported again after it was fixed.")
     scan_runs = field.number("The number of scan runs that reported the finding.", example=1)
     ticket_export_id = field.identifier(
-        "exp", "The id of the export with the finding's ticket; null if the export was deleted.", nullable=True
+        "exp", "The id of the export with the finding's ticket", null="if the export was deleted"
     )
 
 

@@ -14,8 +14,8 @@ class HealthResponse(ResponseSchema):
 
     status = field.constant("ok", "Always `ok`.")
     installation = field.text(
-        "An id of the installation, by which `doctor` recognizes the service; null without ENCRYPTION_KEYS.",
-        nullable=True,
+        "An id of the installation, by which `doctor` recognizes the service",
+        null="without ENCRYPTION_KEYS",
         example="3f1f2b6c00004e01",
     )
 

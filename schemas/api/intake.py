@@ -45,4 +45,4 @@ class ComplianceResponse(ResponseSchema):
     duplicate = field.truth("Whether the request had been stored before.", example=False)
     topic = field.one_of(Topic, "The topic of the request.")
     shop_domain = field.text("The domain of the shop, normalized.", example="snow.shops.example")
-    due_at = field.moment("The legal deadline; null for a duplicate.", nullable=True)
+    due_at = field.moment("The legal deadline", null="for a duplicate")

@@ -82,8 +82,13 @@ class Inline(fields.Nested):
 
 
 class FieldOptions(TypedDict, total=False):
-    """Options of a field: whether it may be null or absent, the record's attribute if its name differs, and an example."""
+    """Options of a field: whether it may be null or absent, the record's attribute if its name differs, and an example.
 
+    `null` and `absent` say when it is; its description ends with them.
+    """
+
+    null: str
+    absent: str
     nullable: bool
     optional: bool
     attribute: str
@@ -93,10 +98,14 @@ class FieldOptions(TypedDict, total=False):
 def _options(description: str, options: FieldOptions, **metadata: Any) -> dict[str, Any]:
     if options.get("example") is not None:
         metadata[EXAMPLE] = options["example"]
+    may_be_null, may_be_absent = options.get("nullable", False), options.get("optional", False)
+    if "null" in options:
+        description, may_be_null = f"{description}; null {options['null']}.", True
+    if "absent" in options:
+        description, may_be_absent = f"{description}; absent {options['absent']}.", True
     metadata["description"] = description
     named = {"attribute": options["attribute"]} if "attribute" in options else {}
-    is_required, is_nullable = not options.get("optional", False), options.get("nullable", False)
-    return {"required": is_required, "allow_none": is_nullable, "metadata": metadata, **named}
+    return {"required": not may_be_absent, "allow_none": may_be_null, "metadata": metadata, **named}
 
 
 def text(description: str, *, pattern: str | None = None, **options: Unpack[FieldOptions]) -> fields.String:
@@ -128,8 +137,9 @@ def moment(description: str, **options: Unpack[FieldOptions]) -> fields.String:
 
 def number(description: str, *, minimum: int = 0, **options: Unpack[FieldOptions]) -> fields.Integer:
     """Return a field for a whole number."""
-    kind = OptionalInteger if options.get("optional") else fields.Integer
-    return kind(validate=validate.Range(min=minimum), **_options(description, options))
+    made = _options(description, options)
+    kind = fields.Integer if made["required"] else OptionalInteger
+    return kind(validate=validate.Range(min=minimum), **made)
 
 
 def truth(description: str, **options: Unpack[FieldOptions]) -> fields.Boolean:

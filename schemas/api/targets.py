@@ -24,8 +24,8 @@ class TargetSecretResponse(ResponseSchema):
 
     configured = field.truth("Whether the target has a secret.", attribute="has_secret")
     fingerprint = field.text(
-        "The fingerprint of the secret; null if there is none.",
-        nullable=True,
+        "The fingerprint of the secret",
+        null="if there is none",
         pattern=FINGERPRINT,
         attribute="secret_fingerprint",
         example="fp:1f3a5c7e9b0d",
@@ -39,8 +39,8 @@ class StandardSecretResponse(ResponseSchema):
         "Whether the target has a secret for Standard Webhooks.", attribute="has_standard_secret", example=False
     )
     fingerprint = field.text(
-        "The fingerprint of the secret; null if there is none.",
-        nullable=True,
+        "The fingerprint of the secret",
+        null="if there is none",
         pattern=FINGERPRINT,
         attribute="standard_secret_fingerprint",
     )
@@ -57,7 +57,7 @@ class TargetConnectionResponse(ResponseSchema):
     """The state of the connection to a target."""
 
     status = field.one_of(("unknown", "connected", "failing"), _CONNECTED, attribute="connected_status")
-    last_success_at = field.moment("The time of the last successful delivery; null before the first.", nullable=True)
+    last_success_at = field.moment("The time of the last successful delivery", null="before the first")
 
 
 class LastValidationResponse(ResponseSchema):
@@ -80,8 +80,8 @@ class TargetDeliveryResponse(ResponseSchema):
     failures_in_row = field.number("The number of failed attempts since the last success.")
     max_per_minute = field.number("The maximum number of delivery attempts per minute; null: no limit.", nullable=True)
     waits_until = field.moment(
-        "The time until which nothing is delivered to the target; null if the target is not on hold.",
-        nullable=True,
+        "The time until which nothing is delivered to the target",
+        null="if the target is not on hold",
         attribute="held_until",
     )
 
@@ -102,9 +102,7 @@ class TargetResponse(ResponseSchema):
     )
     name = field.text("The name of the target.", example="Our tracker")
     status = field.one_of(TargetStatus, "The status; exports can be approved only for `active` targets.")
-    status_reason = field.text(
-        "The reason of the status, or why an `active` target is on hold; null if there is none.", nullable=True
-    )
+    status_reason = field.text("The reason of the status, or why an `active` target is on hold", null="if there is none")
     secret = field.inline(
         TargetSecretResponse, "Whether the target has its signing secret, or the token of its tracker, and the fingerprint."
     )
@@ -161,10 +159,10 @@ class PingOutcomeResponse(ResponseSchema):
     """The result of a test event."""
 
     delivered = field.truth("Whether the receiver responded with 2xx.")
-    response_status = field.number("The receiver's HTTP status; null if there was no response.", nullable=True, example=202)
+    response_status = field.number("The receiver's HTTP status", null="if there was no response", example=202)
     error_code = field.text(
         "The reason of the failure; null on success; `no_worker` if no worker sent the ping in time.", nullable=True
     )
     duration_ms = field.number(
-        "The duration of the request in milliseconds; null if no worker reported a result.", nullable=True, example=87
+        "The duration of the request in milliseconds", null="if no worker reported a result", example=87
     )

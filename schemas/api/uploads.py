@@ -21,7 +21,7 @@ class _HandoffSource(ResponseSchema):
         example={"type": "evidence_capture", "id": "evc_01KJM8AV0G3T0M3Q9V6W2Y5Z7A"},
     )
     project_id = field.number("The id of the project.", minimum=1)
-    report_id = field.number("The id of the report; null if the upload names none.", nullable=True, minimum=1)
+    report_id = field.number("The id of the report", null="if the upload names none", minimum=1)
 
 
 class HandoffResponse(_HandoffSource):
@@ -42,9 +42,7 @@ class HandoffProgressResponse(_HandoffSource):
         "is `delivered` or has `failed`. `dismissed`. `fixed` after all findings of the delivered ticket are fixed.",
     )
     provider_ticket = field.part(
-        ProviderTicketResponse,
-        "The ticket at the receiver; absent if the receiver returned neither its id nor its URL.",
-        optional=True,
+        ProviderTicketResponse, "The ticket at the receiver", absent="if the receiver returned neither its id nor its URL"
     )
 
 
@@ -60,7 +58,7 @@ class CaptureResponse(ResponseSchema):
 
     id = field.identifier("evc", "The id of the capture.")
     project_id = field.number("The id of the project.", minimum=1)
-    report_id = field.number("The id of the report; null if the upload names none.", nullable=True, minimum=1)
+    report_id = field.number("The id of the report", null="if the upload names none", minimum=1)
     page_url = field.text("The URL of the page.", example="https://shop.example/cart?step=2")
     page_title = field.text("The title of the page.", nullable=True)
     selected_text = field.text("The selected text.", nullable=True)
@@ -96,7 +94,7 @@ class CmsDiagnosticResponse(ResponseSchema):
 
     id = field.identifier("dia", "The id of the diagnostics.")
     project_id = field.number("The id of the project.", minimum=1)
-    report_id = field.number("The id of the report; null if the upload names none.", nullable=True, minimum=1)
+    report_id = field.number("The id of the report", null="if the upload names none", minimum=1)
     platform = field.one_of([Platform.CMS_COMMERCE], "The key of the platform.")
     site_url = field.text("The URL of the site.", example="https://shop.example/")
     plugin_version = field.text("The version of the plugin.", nullable=True, attribute="client_version")
@@ -130,7 +128,7 @@ class StorefrontDiagnosticResponse(ResponseSchema):
 
     id = field.identifier("dia", "The id of the diagnostics.")
     project_id = field.number("The id of the project.", minimum=1)
-    report_id = field.number("The id of the report; null if the upload names none.", nullable=True, minimum=1)
+    report_id = field.number("The id of the report", null="if the upload names none", minimum=1)
     shop_domain = field.text("The domain of the shop.", example="snow.shops.example")
     shop_name = field.text("The name of the shop.", nullable=True)
     granted_scopes = field.several(field.one_of(SAFE_SCOPES, "A scope."), "The scopes that the shop granted.")
