@@ -54,7 +54,7 @@ class TargetPingEvent(ResponseSchema):
 
 
 def _phase(name: str, example: int) -> fields.Integer:
-    return field.number(f"The {name} in milliseconds; null if there was none.", nullable=True, example=example)
+    return field.number(f"The {name} in milliseconds", null="if there was none", example=example)
 
 
 class AttemptDurationsResponse(ResponseSchema):

@@ -174,7 +174,7 @@ def counts(description: str) -> fields.Dict:
 
 def next_cursor_text() -> fields.String:
     """Return the field `next_cursor` of a page of records."""
-    return text("The `cursor` of the next page; null on the last page.", nullable=True)
+    return text("The `cursor` of the next page", null="on the last page")
 
 
 @cache

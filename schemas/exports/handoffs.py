@@ -31,16 +31,13 @@ class HandoffStatus(StrEnum):
 #: The only status of a handoff's row; later states are those of its export.
 RECEIVED: Final = HandoffStatus.RECEIVED.value
 
+#: Statuses of exports that have another name for apps.
 _STATUSES: Final[Mapping[ExportStatus, HandoffStatus]] = {
-    ExportStatus.PREPARED: HandoffStatus.PREPARED,
-    ExportStatus.APPROVED: HandoffStatus.APPROVED,
     ExportStatus.DELIVERING: HandoffStatus.APPROVED,
     ExportStatus.RETRY_SCHEDULED: HandoffStatus.APPROVED,
     ExportStatus.EXPORTED: HandoffStatus.DELIVERED,
-    ExportStatus.FAILED: HandoffStatus.FAILED,
     # Only a person can retry a blocked export, as after a failure.
     ExportStatus.BLOCKED: HandoffStatus.FAILED,
-    ExportStatus.DISMISSED: HandoffStatus.DISMISSED,
 }
 #: The ability that uploads of each kind need; a capture has no platform.
 _ABILITIES: Final[Mapping[str | None, Ability]] = {
@@ -107,7 +104,7 @@ def handoff_status(export: ExportStatus, findings: int | None, fixed: int | None
     """Return the status of a handoff by the status of its export and by how many of its `findings`, if any, are `fixed`."""
     if export is ExportStatus.EXPORTED and findings and findings == fixed:
         return HandoffStatus.FIXED
-    return _STATUSES[export]
+    return _STATUSES.get(export) or HandoffStatus(export.value)
 
 
 def natural_key(upload: Capture | Diagnostics) -> str:

@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from marshmallow import ValidationError, validates
+from marshmallow import ValidationError, validate, validates
 from ulid import ULID
 
-from schemas.base.fields import Array, Form, Text, WebUrl, described
+from schemas.base.fields import Array, Form, Text, WebUrl, described, required
 from schemas.intake.scanner import SEVERITIES
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
@@ -18,13 +18,13 @@ from schemas.trackers.exchange import (
     Steps,
     TrackerAccess,
     TrackerFailure,
-    TrackerIssue,
     TrackerRefused,
     TrackerRequest,
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import TOKEN_REJECTED, failure_of, raise_for, unreadable
+from schemas.trackers.failures import TOKEN_REJECTED, failure_of, raise_for
+from schemas.trackers.responses import value_of
 
 #: What happens to the issue when its ticket is fixed.
 ON_FIXED: Final = ("comment", "close", "nothing")
@@ -33,7 +33,7 @@ MAX_LABEL: Final = 100
 MAX_ASSIGNEES: Final = 10
 MAX_KEY: Final = 50
 #: The key of a project or a team, with which the names of its issues begin.
-_KEY: Final = re.compile(r"[A-Z][A-Z0-9_]*")
+_KEY: Final = validate.Regexp(r"[A-Z][A-Z0-9_]*\Z", error="not_a_key")
 
 #: The clocks of a tracker and of RiskRelay differ by less.
 _CLOCK_DIFFERENCE: Final = timedelta(hours=1)
@@ -79,10 +79,11 @@ PriorityBySeverityForm: Final[type[Form]] = type(
 )
 
 
-def require_key(key: str) -> None:
-    """Raise ValidationError if a text is not the key of a project or a team."""
-    if not _KEY.fullmatch(key):
-        raise ValidationError("not_a_key")
+def key_field(description: str) -> Text:
+    """Return the field of the key of a project or a team."""
+    field = Text(min_length=1, max_length=MAX_KEY, **required(description))
+    field.validators.append(_KEY)
+    return field
 
 
 def api_base_of(settings: Mapping[str, Any], usual: str) -> str:
@@ -139,14 +140,6 @@ def fetch_visible(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[Any]:
     return None
 
 
-def value_of(response: TrackerResponse, kind: type[Value], *path: str | int) -> Value:
-    """Return the value of this kind at `path` of a successful response. Raises TrackerRefused if there is none."""
-    found = value_at(response.json(), *path)
-    if not isinstance(found, kind):
-        raise TrackerRefused(unreadable())
-    return found
-
-
 def labels_of(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:
     """Return the labels of the ticket and those of the target's settings, each once."""
     return list(dict.fromkeys([*ticket.labels, *access.settings.get("labels", ())]))
@@ -172,43 +165,3 @@ def since_creation(own_id: str) -> dict[str, str]:
     except ValueError:
         return {}
     return {"since": f"{made_at - _CLOCK_DIFFERENCE:%Y-%m-%dT%H:%M:%SZ}"}
-
-
-def issue_of(number: Any, issues_url: str) -> TrackerIssue | None:
-    """Return the issue that a response names by its number, with the URL of its page; None if it names none."""
-    return TrackerIssue(str(number), f"{issues_url}/{number}") if is_number(number) else None
-
-
-def oldest_with_marker(
-    issues: Iterable[Any], member: str, marker: str, issue_from: Callable[[Any], TrackerIssue | None]
-) -> TrackerIssue | None:
-    """Return the oldest listed issue whose text (`member`) has the marker: a person may have quoted it in a later issue.
-
-    `issue_from` returns the issue for a listed entry; its id is a number.
-    """
-    having = (each for each in issues if marker in (text_at(each, member) or ""))
-    found = (issue for issue in map(issue_from, having) if issue is not None)
-    return min(found, key=lambda issue: int(issue.id), default=None)
-
-
-def is_number(value: Any) -> bool:
-    """Return whether a value of a response is a positive integer of at most 64 bits, like the numbers and ids of issues."""
-    return type(value) is int and 0 < value < 2**63
-
-
-def text_at(value: Any, *path: str | int) -> str | None:
-    """Return the text at `path` (names of objects, indexes of lists) in a parsed response; None if there is none."""
-    found = value_at(value, *path)
-    return found if isinstance(found, str) else None
-
-
-def value_at(value: Any, *path: str | int) -> Any:
-    """Return the value at `path` in a parsed response; None if there is none, whatever the response is."""
-    for step in path:
-        if isinstance(step, str) and isinstance(value, dict):
-            value = value.get(step)
-        elif isinstance(step, int) and isinstance(value, list) and 0 <= step < len(value):
-            value = value[step]
-        else:
-            return None
-    return value

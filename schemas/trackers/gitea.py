@@ -12,20 +12,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from schemas.base.fields import Form
-from schemas.trackers.common import (
-    Api,
-    TrackerSettingsForm,
-    api_base_of,
-    assignees_field,
-    is_number,
-    issue_of,
-    labels_of,
-    send,
-    since_creation,
-    text_at,
-    value_at,
-    value_of,
-)
+from schemas.trackers import common, failures
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     Steps,
@@ -36,8 +23,8 @@ from schemas.trackers.exchange import (
     TrackerTicket,
     number,
 )
-from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, raise_for
 from schemas.trackers.issue_events import IssueEvents
+from schemas.trackers.responses import is_number, issue_of, text_at, value_at, value_of
 
 #: Gitea cuts a longer title without an error, in the middle of a character.
 MAX_TITLE_BYTES: Final = 255
@@ -59,10 +46,12 @@ _NEXT: Final = re.compile(r'rel="?next\b')
 _FIELDS: Final[Mapping[str, str]] = {"assign": "assignees", "title": "title", "body": "description", "label": "labels"}
 
 
-class GiteaSettingsForm(TrackerSettingsForm):
+class GiteaSettingsForm(common.TrackerSettingsForm):
     """`provider_settings` of a Gitea target."""
 
-    assignees = assignees_field("The names of the users that issues are assigned to; they need access to the repository.")
+    assignees = common.assignees_field(
+        "The names of the users that issues are assigned to; they need access to the repository."
+    )
 
 
 class GiteaTracker(IssueEvents):
@@ -95,7 +84,7 @@ class GiteaTracker(IssueEvents):
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; returns None if a success names no issue. Labels that do not exist are left out."""
         wanted = self._texts(ticket)
-        names = labels_of(access, ticket)
+        names = common.labels_of(access, ticket)
         ids = (yield from _label_ids(access, names)) if names else []
         if access.settings.get("assignees"):
             wanted["assignees"] = access.settings["assignees"]
@@ -120,15 +109,15 @@ class GiteaTracker(IssueEvents):
         response = yield _api(access).post("/issues", {"title": ""})
         if response.status != 422 or response.json() is None:
             yield from _require_success(access, response)
-            raise TrackerRefused(misconfigured(NOT_FOUND, "base_url"))
+            raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "base_url"))
         yield from _require_issues(access)
         yield from _require_assignees(access)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         # This list is not paged.
-        return [since_creation(event.event_id)]
+        return [common.since_creation(event.event_id)]
 
-    def _api(self, access: TrackerAccess) -> Api:
+    def _api(self, access: TrackerAccess) -> common.Api:
         return _api(access)
 
     def _has_more(self, response: TrackerResponse, issues: Sequence[Any]) -> bool:
@@ -146,7 +135,7 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:
     ids: dict[str, int] = {}
     listed = 0
     for page in range(1, _MAX_LABEL_PAGES + 1):
-        response = yield from send(_api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}"), failure_of)
+        response = yield from common.send(_api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}"), failures.failure_of)
         labels = value_of(response, list)
         for label in labels:
             name, label_id = text_at(label, "name"), value_at(label, "id")
@@ -160,13 +149,13 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:
 
 def _require_success(access: TrackerAccess, response: TrackerResponse) -> Steps[None]:
     """Raise TrackerRefused for a refused create; a 404 may mean a repository without issues, so the repository is read."""
-    failure = failure_of(response)
-    if failure is not None and failure.code == NOT_FOUND:
+    failure = failures.failure_of(response)
+    if failure is not None and failure.code == failures.NOT_FOUND:
         yield from _require_issues(access)
     elif failure is not None and failure.refuses_ticket:
         message = (text_at(response.json(), "message") or "").lower()
         failure = replace(failure, field=next((field for word, field in _FIELDS.items() if word in message), None))
-    raise_for(failure)
+    failures.raise_for(failure)
 
 
 def _require_issues(access: TrackerAccess) -> Steps[None]:
@@ -174,9 +163,9 @@ def _require_issues(access: TrackerAccess) -> Steps[None]:
     response = yield _api(access).get()
     repository = response.json() if response.status == 200 else None
     if value_at(repository, "archived") is True:
-        raise TrackerRefused(misconfigured(ARCHIVED))
+        raise TrackerRefused(failures.misconfigured(failures.ARCHIVED))
     if value_at(repository, "has_issues") is False:
-        raise TrackerRefused(misconfigured(ISSUES_DISABLED))
+        raise TrackerRefused(failures.misconfigured(failures.ISSUES_DISABLED))
 
 
 def _require_assignees(access: TrackerAccess) -> Steps[None]:
@@ -188,12 +177,12 @@ def _require_assignees(access: TrackerAccess) -> Steps[None]:
     users = response.json() if response.status == 200 else None
     names = {(text_at(user, "login") or "").lower() for user in users} if isinstance(users, list) else None
     if names is not None and not names.issuperset(map(str.lower, wanted)):
-        raise TrackerRefused(misconfigured(NOT_FOUND, "assignees"))
+        raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "assignees"))
 
 
-def _api(access: TrackerAccess) -> Api:
+def _api(access: TrackerAccess) -> common.Api:
     """Return the API of the repository."""
     prefix, owner, repository = access.base_url.rsplit("/", 2)
-    base = api_base_of(access.settings, f"{prefix}/api/v1")
+    base = common.api_base_of(access.settings, f"{prefix}/api/v1")
     headers = {"Authorization": f"token {access.token}", "Accept": "application/json"}
-    return Api(f"{base}/repos/{owner}/{repository}", headers)
+    return common.Api(f"{base}/repos/{owner}/{repository}", headers)

@@ -12,24 +12,11 @@ from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlsplit
 
 from schemas.base.fields import Form
-from schemas.trackers import failures
-from schemas.trackers.common import (
-    Api,
-    TrackerSettingsForm,
-    api_base_of,
-    assignees_field,
-    fetch_visible,
-    issue_of,
-    labels_of,
-    send,
-    since_creation,
-    text_at,
-    tidy_labels,
-    value_at,
-)
+from schemas.trackers import common, failures
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
+from schemas.trackers.responses import issue_of, text_at, value_at
 from schemas.version import USER_AGENT
 
 API_VERSION: Final = "2022-11-28"
@@ -61,10 +48,12 @@ _OPTIONAL: Final = frozenset({"labels", "assignees"})
 _TRIAGE: Final = ("triage", "push", "maintain", "admin")
 
 
-class GitHubSettingsForm(TrackerSettingsForm):
+class GitHubSettingsForm(common.TrackerSettingsForm):
     """`provider_settings` of a GitHub target."""
 
-    assignees = assignees_field("The names of the users that issues are assigned to; they need access to the repository.")
+    assignees = common.assignees_field(
+        "The names of the users that issues are assigned to; they need access to the repository."
+    )
 
 
 class GitHubTracker(IssueEvents):
@@ -102,7 +91,7 @@ class GitHubTracker(IssueEvents):
         """Create an issue, without its labels and assignees if GitHub refuses the issue because of them."""
         wanted = self._texts(ticket)
         options = {
-            "labels": tidy_labels(labels_of(access, ticket), MAX_GITHUB_LABEL),
+            "labels": common.tidy_labels(common.labels_of(access, ticket), MAX_GITHUB_LABEL),
             "assignees": list(access.settings.get("assignees", ())),
         }
         given = {name: value for name, value in options.items() if value}
@@ -120,7 +109,7 @@ class GitHubTracker(IssueEvents):
         creator = yield from self._login(access)
         if creator is not None:
             query["creator"] = creator
-        query |= since_creation(ticket.export_id)
+        query |= common.since_creation(ticket.export_id)
         pages = (query | {"page": page} for page in range(1, MAX_PAGES + 1))
         return (yield from self._find(access, ticket, pages))
 
@@ -130,9 +119,9 @@ class GitHubTracker(IssueEvents):
         GitHub shows the scopes of a classic token and the role of its user. It does not show whether a fine-grained token
         may write issues, so only reading them is checked.
         """
-        response = yield from send(self._api(access).get(), self._refusal_of)
+        response = yield from common.send(self._api(access).get(), self._refusal_of)
         failures.raise_for(_repository_failure(access, response))
-        yield from send(self._api(access).get("/issues?per_page=1"), self._refusal_of)
+        yield from common.send(self._api(access).get("/issues?per_page=1"), self._refusal_of)
         for login in access.settings.get("assignees", ()):
             failure = self._refusal_of((yield self._api(access).get(f"/assignees/{quote(login, safe='')}")))
             if failure is not None and failure.code == failures.NOT_FOUND:
@@ -140,7 +129,7 @@ class GitHubTracker(IssueEvents):
             failures.raise_for(failure)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
-        query = {"per_page": COMMENTS_PER_PAGE, **since_creation(event.event_id)}
+        query = {"per_page": COMMENTS_PER_PAGE, **common.since_creation(event.event_id)}
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
 
     def _has_more(self, response: TrackerResponse, issues: Sequence[Any]) -> bool:
@@ -149,9 +138,9 @@ class GitHubTracker(IssueEvents):
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
         return issue_of(value_at(value, "number"), f"{access.base_url}/issues")
 
-    def _api(self, access: TrackerAccess) -> Api:
+    def _api(self, access: TrackerAccess) -> common.Api:
         url, headers, _ = _api(access)
-        return Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers, self._refusal_of)
+        return common.Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers, self._refusal_of)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         """Return the failure that a response means; a 403 may be a limit, an archived repository, or the labels alone."""
@@ -166,7 +155,7 @@ class GitHubTracker(IssueEvents):
 
     def _login(self, access: TrackerAccess) -> Steps[str | None]:
         """Return the name of the token's user; None for a token without a user, such as a GitHub App's."""
-        login = text_at((yield from fetch_visible(_api(access).get("/user"), self._refusal_of)), "login")
+        login = text_at((yield from common.fetch_visible(_api(access).get("/user"), self._refusal_of)), "login")
         return login if login and _LOGIN.fullmatch(login) else None
 
 
@@ -215,7 +204,7 @@ def _repository_failure(access: TrackerAccess, response: TrackerResponse) -> Tra
     return None
 
 
-def _api(access: TrackerAccess) -> Api:
+def _api(access: TrackerAccess) -> common.Api:
     url = urlsplit(access.base_url)
     if url.netloc.lower() in {"github.com", "www.github.com"}:
         usual = "https://api.github.com"
@@ -229,4 +218,4 @@ def _api(access: TrackerAccess) -> Api:
         "X-GitHub-Api-Version": API_VERSION,
         "User-Agent": USER_AGENT,
     }
-    return Api(api_base_of(access.settings, usual), headers)
+    return common.Api(common.api_base_of(access.settings, usual), headers)

@@ -12,24 +12,11 @@ from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from schemas.base.fields import Form
-from schemas.trackers import failures
-from schemas.trackers.common import (
-    Api,
-    TrackerSettingsForm,
-    api_base_of,
-    assignees_field,
-    fetch_visible,
-    is_number,
-    issue_of,
-    labels_of,
-    send,
-    text_at,
-    tidy_labels,
-    value_at,
-)
+from schemas.trackers import common, failures
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
+from schemas.trackers.responses import is_number, issue_of, text_at, value_at
 from schemas.version import USER_AGENT
 
 MAX_TITLE: Final = 255
@@ -52,10 +39,10 @@ _FIELDS: Final[Mapping[str, str]] = {
 }
 
 
-class GitLabSettingsForm(TrackerSettingsForm):
+class GitLabSettingsForm(common.TrackerSettingsForm):
     """`provider_settings` of a GitLab target."""
 
-    assignees = assignees_field(
+    assignees = common.assignees_field(
         "The names of the users that issues are assigned to; GitLab Free uses only the first.", max_length=255
     )
 
@@ -91,7 +78,7 @@ class GitLabTracker(IssueEvents):
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; an assignee who is not found is left out."""
         wanted = self._texts(ticket)
-        labels = tidy_labels(labels_of(access, ticket), MAX_GITLAB_LABEL)
+        labels = common.tidy_labels(common.labels_of(access, ticket), MAX_GITLAB_LABEL)
         if labels:
             wanted["labels"] = labels
         users = []
@@ -100,7 +87,7 @@ class GitLabTracker(IssueEvents):
             users += [] if user is None else [user]
         if users:
             wanted["assignee_ids"] = users
-        response = yield from send(self._api(access).post("/issues", wanted, creates=True), self._refusal_of)
+        response = yield from common.send(self._api(access).post("/issues", wanted, creates=True), self._refusal_of)
         return self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -116,7 +103,7 @@ class GitLabTracker(IssueEvents):
         # Older versions do not know this path, and a fine-grained token may lack the right to read itself.
         if response.status not in {403, 404}:
             failures.raise_for(self._refusal_of(response) or _scope_failure(response))
-        response = yield from send(self._api(access).get(), self._refusal_of)
+        response = yield from common.send(self._api(access).get(), self._refusal_of)
         failures.raise_for(_project_failure(response))
         for name in access.settings.get("assignees", ()):
             if (yield from self._user_id(access, name)) is None:
@@ -129,10 +116,10 @@ class GitLabTracker(IssueEvents):
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
         return issue_of(value_at(value, "iid"), f"{access.base_url}/-/issues")
 
-    def _api(self, access: TrackerAccess) -> Api:
+    def _api(self, access: TrackerAccess) -> common.Api:
         url, headers, _ = _api(access)
         project = quote(_project(access.base_url, access.settings), safe="")
-        return Api(f"{url}/projects/{project}", headers, self._refusal_of)
+        return common.Api(f"{url}/projects/{project}", headers, self._refusal_of)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         """Return the failure of a response; GitLab redirects reads of a moved project, and answers writes with 405."""
@@ -145,7 +132,9 @@ class GitLabTracker(IssueEvents):
 
     def _user_id(self, access: TrackerAccess, name: str) -> Steps[int | None]:
         """Return the id of a user; None if the token finds no user of this name."""
-        users = yield from fetch_visible(_api(access).get(f"/users?{urlencode({'username': name})}"), self._refusal_of)
+        users = yield from common.fetch_visible(
+            _api(access).get(f"/users?{urlencode({'username': name})}"), self._refusal_of
+        )
         for user in users if isinstance(users, list) else ():
             number, username = value_at(user, "id"), text_at(user, "username")
             if is_number(number) and username is not None and username.casefold() == name.casefold():
@@ -185,9 +174,9 @@ def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
     return failures.misconfigured(failures.FORBIDDEN) if known and max(known) < PLANNER else None
 
 
-def _api(access: TrackerAccess) -> Api:
+def _api(access: TrackerAccess) -> common.Api:
     headers = {"PRIVATE-TOKEN": access.token, "Accept": "application/json", "User-Agent": USER_AGENT}
-    return Api(_api_base(access.base_url, access.settings), headers)
+    return common.Api(_api_base(access.base_url, access.settings), headers)
 
 
 def _project(base_url: str, settings: Mapping[str, Any]) -> str:
@@ -203,4 +192,4 @@ def _project(base_url: str, settings: Mapping[str, Any]) -> str:
 
 def _api_base(base_url: str, settings: Mapping[str, Any]) -> str:
     url = urlsplit(base_url)
-    return api_base_of(settings, f"{url.scheme}://{url.netloc}{_API}")
+    return common.api_base_of(settings, f"{url.scheme}://{url.netloc}{_API}")

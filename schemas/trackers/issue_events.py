@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
-from schemas.trackers.common import Api, fetch, is_number, oldest_with_marker, send, text_at, value_at, value_of
+from schemas.trackers.common import Api, fetch, send
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     FailureKind,
@@ -22,6 +22,7 @@ from schemas.trackers.exchange import (
     TrackerTicket,
 )
 from schemas.trackers.failures import FORBIDDEN, ISSUE_LOCKED, failure_of, misconfigured, raise_for, unreadable
+from schemas.trackers.responses import is_number, oldest_with_marker, text_at, value_at, value_of
 from schemas.trackers.text import markdown, titles
 from schemas.trackers.text.outline import erased_title
 

@@ -13,25 +13,10 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from marshmallow import fields, validates
+from marshmallow import fields
 
-from schemas.base.fields import Form, Integer, Text, described, required
-from schemas.trackers import failures
-from schemas.trackers.common import (
-    MAX_KEY,
-    Api,
-    PriorityBySeverityForm,
-    TrackerSettingsForm,
-    api_base_of,
-    fetch,
-    labels_of,
-    name_field,
-    require_key,
-    send,
-    text_at,
-    value_at,
-    value_of,
-)
+from schemas.base.fields import Form, Integer, described
+from schemas.trackers import common, failures
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     Steps,
@@ -44,6 +29,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
+from schemas.trackers.responses import text_at, value_at, value_of
 from schemas.trackers.text import adf, titles, wiki
 from schemas.trackers.text.outline import erased_title
 
@@ -86,26 +72,22 @@ _PERMISSIONS: Final = ("BROWSE_PROJECTS", "CREATE_ISSUES")
 _TOKEN_REJECTED: Final = failures.misconfigured(failures.TOKEN_REJECTED)
 
 
-class JiraSettingsForm(TrackerSettingsForm):
+class JiraSettingsForm(common.TrackerSettingsForm):
     """`provider_settings` of a Jira target."""
 
-    project = Text(max_length=MAX_KEY, **required("The key of the project, such as `SHOP`."))
-    issue_type = name_field("The name of the issue type; default: `Task`.")
+    project = common.key_field("The key of the project, such as `SHOP`.")
+    issue_type = common.name_field("The name of the issue type; default: `Task`.")
     priority_by_severity = fields.Nested(
-        PriorityBySeverityForm,
+        common.PriorityBySeverityForm,
         **described("The name of Jira's priority for each severity; default: Jira's default priority."),
     )
-    assignee = name_field(
+    assignee = common.name_field(
         "The user that issues are assigned to: an account id of Jira Cloud, or a user name of Jira Data Center.",
         max_length=200,
     )
     api_version = Integer(
         minimum=2, maximum=3, **described("The version of the API: 3 for Jira Cloud, 2 for Jira Data Center; default: 3.")
     )
-
-    @validates("project")
-    def _is_a_key(self, project: str, data_key: str) -> None:
-        require_key(project)
 
 
 class JiraTracker(Tracker):
@@ -137,7 +119,7 @@ class JiraTracker(Tracker):
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; returns None if a success names no issue."""
         request = _api(access).post("/issue", {"fields": _fields(access, ticket)}, creates=True)
-        response = yield from send(request, _refusal_of)
+        response = yield from common.send(request, _refusal_of)
         return _issue(access, text_at(response.json(), "key"))
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -172,7 +154,7 @@ class JiraTracker(Tracker):
         text = wiki if _is_data_center(access.settings) else adf
         body = {"body": text.comment_of(event, MAX_DESCRIPTION)}
         request = _api(access).post(f"/issue/{event.issue_id}/comment", body, creates=True)
-        if not (yield from fetch(request, _refusal_of, str, "id")):
+        if not (yield from common.fetch(request, _refusal_of, str, "id")):
             raise TrackerRefused(failures.unreadable())
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
@@ -233,7 +215,7 @@ def _fields(access: TrackerAccess, ticket: TrackerTicket) -> dict[str, Any]:
 
 def _labels(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:
     """Return the labels as Jira accepts them: without white space and invisible characters."""
-    joined = ("-".join(label.split()) for label in labels_of(access, ticket))
+    joined = ("-".join(label.split()) for label in common.labels_of(access, ticket))
     printable = ("".join(filter(str.isprintable, label))[:MAX_JIRA_LABEL] for label in joined)
     return list(dict.fromkeys(filter(None, [*printable, marker_label(ticket.export_id)])))
 
@@ -300,7 +282,7 @@ def _listed(access: TrackerAccess, path: str) -> Steps[list[Any]]:
     entries: list[Any] = []
     for _ in range(_MAX_PAGES):
         request = _api(access).get(f"{path}?startAt={len(entries)}&maxResults={_PAGE}")
-        page = (yield from send(request, _refusal_of)).json()
+        page = (yield from common.send(request, _refusal_of)).json()
         lists = (value_at(page, name) for name in ("issueTypes", "fields", "values"))
         found = next((each for each in lists if isinstance(each, list)), None)
         if found is None:
@@ -323,7 +305,7 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
 
 def _change(request: TrackerRequest) -> Steps[None]:
     """Change an issue; Jira confirms a change with 204, and a sign-in page has another status."""
-    response = yield from send(request, _read_refusal_of)
+    response = yield from common.send(request, _read_refusal_of)
     if response.status != 204:
         raise TrackerRefused(failures.unreadable())
 
@@ -358,10 +340,12 @@ def _issue_type(settings: Mapping[str, Any]) -> str:
     return str(settings.get("issue_type") or DEFAULT_ISSUE_TYPE)
 
 
-def _api(access: TrackerAccess) -> Api:
+def _api(access: TrackerAccess) -> common.Api:
     """Return the API; the token `name:secret` is Basic, anything else a personal access token."""
     version = 2 if _is_data_center(access.settings) else 3
     token = access.token
     scheme = f"Basic {b64encode(token.encode()).decode()}" if ":" in token else f"Bearer {token}"
     headers = {"Authorization": scheme, "Accept": "application/json"}
-    return Api(api_base_of(access.settings, f"{access.base_url}/rest/api/{version}"), headers, _read_refusal_of)
+    return common.Api(
+        common.api_base_of(access.settings, f"{access.base_url}/rest/api/{version}"), headers, _read_refusal_of
+    )

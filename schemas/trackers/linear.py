@@ -10,23 +10,8 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from marshmallow import validates
-
-from schemas.base.fields import Form, Text, required
-from schemas.trackers import failures
-from schemas.trackers.common import (
-    MAX_KEY,
-    Api,
-    TrackerSettingsForm,
-    api_base_of,
-    fetch,
-    labels_of,
-    require_key,
-    send,
-    text_at,
-    value_at,
-    value_of,
-)
+from schemas.base.fields import Form
+from schemas.trackers import common, failures
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     FailureKind,
@@ -40,6 +25,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
+from schemas.trackers.responses import text_at, value_at, value_of
 from schemas.trackers.text import markdown, titles
 from schemas.trackers.text.outline import erased_title
 
@@ -101,14 +87,10 @@ _CODES: Final[Mapping[str, tuple[FailureKind, str]]] = {
 _RATE_LIMITED: Final = "ratelimited"
 
 
-class LinearSettingsForm(TrackerSettingsForm):
+class LinearSettingsForm(common.TrackerSettingsForm):
     """`provider_settings` of a Linear target."""
 
-    team = Text(max_length=MAX_KEY, **required("The key of the team, such as `ENG`."))
-
-    @validates("team")
-    def _is_a_key(self, team: str, data_key: str) -> None:
-        require_key(team)
+    team = common.key_field("The key of the team, such as `ENG`.")
 
 
 class LinearTracker(Tracker):
@@ -135,7 +117,7 @@ class LinearTracker(Tracker):
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue under our id; returns None if a success names no issue."""
-        team_id, label_ids = yield from _team_and_labels(access, labels_of(access, ticket))
+        team_id, label_ids = yield from _team_and_labels(access, common.labels_of(access, ticket))
         made = {
             "id": own_id(ticket.export_id),
             "teamId": team_id,
@@ -245,7 +227,7 @@ def _updated(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, A
 
 
 def _fetch(access: TrackerAccess, query: str, variables: Mapping[str, Any], kind: type[Value], *place: str) -> Steps[Value]:
-    return fetch(_request(access, query, variables), _refusal_of, kind, "data", *place)
+    return common.fetch(_request(access, query, variables), _refusal_of, kind, "data", *place)
 
 
 def _is_open(issue: Any) -> bool:
@@ -266,7 +248,7 @@ def _team_and_labels(access: TrackerAccess, names: list[str]) -> Steps[tuple[str
     Raises TrackerRefused if there is no such team.
     """
     variables = {"team": access.settings["team"], "labels": names, "most": _MAX_LABELS}
-    response = yield from send(_request(access, _TEAM_AND_LABELS, variables), _refusal_of)
+    response = yield from common.send(_request(access, _TEAM_AND_LABELS, variables), _refusal_of)
     team_id = text_at(value_of(response, list, "data", "teams", "nodes"), 0, "id")
     if team_id is None:
         raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "team"))
@@ -320,5 +302,5 @@ def _request(access: TrackerAccess, query: str, variables: Mapping[str, Any], cr
     url = urlsplit(access.base_url)
     usual = "https://api.linear.app/graphql" if _is_linear(access.base_url) else f"{url.scheme}://{url.netloc}/graphql"
     headers = {"Authorization": access.token, "Accept": "application/json"}
-    api = Api(api_base_of(access.settings, usual), headers)
+    api = common.Api(common.api_base_of(access.settings, usual), headers)
     return api.post("", {"query": query, "variables": variables}, creates=creates)

@@ -13,23 +13,10 @@ from urllib.parse import urlencode, urlsplit
 from marshmallow import fields
 
 from schemas.base.fields import Form, described
-from schemas.trackers import failures
-from schemas.trackers.common import (
-    Api,
-    PriorityBySeverityForm,
-    TrackerSettingsForm,
-    api_base_of,
-    is_number,
-    issue_of,
-    name_field,
-    oldest_with_marker,
-    send,
-    text_at,
-    value_at,
-    value_of,
-)
+from schemas.trackers import common, failures
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, Tracker, TrackerAccess, TrackerIssue, TrackerRefused, TrackerTicket
+from schemas.trackers.responses import is_number, issue_of, oldest_with_marker, text_at, value_at, value_of
 from schemas.trackers.text import textile, titles
 from schemas.trackers.text.outline import erased_title
 
@@ -47,15 +34,15 @@ _PATH: Final = re.compile(r"(?P<prefix>/.*)?/projects/(?P<project>[a-z0-9_-]{1,1
 _ACTIVE: Final = 1
 
 
-class RedmineSettingsForm(TrackerSettingsForm):
+class RedmineSettingsForm(common.TrackerSettingsForm):
     """`provider_settings` of a Redmine target."""
 
-    tracker = name_field("The name or the id of the project's tracker, such as `Bug`; default: its first tracker.")
+    tracker = common.name_field("The name or the id of the project's tracker, such as `Bug`; default: its first tracker.")
     priority_by_severity = fields.Nested(
-        PriorityBySeverityForm,
+        common.PriorityBySeverityForm,
         **described("The name or the id of the priority for each severity; default: Redmine's default priority."),
     )
-    assignee = name_field(
+    assignee = common.name_field(
         "The member that issues are assigned to: the name in the project's list of members, an id, or `me`.", max_length=200
     )
 
@@ -179,7 +166,7 @@ def _read(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any]]:
 
 def _change(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any], *, creates: bool = False) -> Steps[None]:
     request = _api(access).send("PUT", f"/issues/{event.issue_id}.json", {"issue": changes}, creates=creates)
-    yield from send(request, failures.failure_of)
+    yield from common.send(request, failures.failure_of)
 
 
 def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any]]:
@@ -207,7 +194,7 @@ def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[d
     for page in range(MAX_PAGES):
         separator = "&" if "?" in path else "?"
         request = _api(access).get(f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
-        response = yield from send(request, failures.failure_of)
+        response = yield from common.send(request, failures.failure_of)
         for entry in value_of(response, list, *place):
             named = value_at(entry, "user") or value_at(entry, "group") or entry
             name, number = text_at(named, "name"), value_at(named, "id")
@@ -231,7 +218,7 @@ def _priorities(access: TrackerAccess) -> Mapping[str, str]:
 def _require_issues(access: TrackerAccess) -> Steps[None]:
     """Raise TrackerRefused if the project takes no issues, as far as it shows."""
     request = _api(access).get(f"/projects/{_project(access)}.json?include=enabled_modules")
-    response = yield from send(request, failures.failure_of)
+    response = yield from common.send(request, failures.failure_of)
     project = value_at(response.json(), "project")
     if value_at(project, "status") not in [None, _ACTIVE]:
         raise TrackerRefused(failures.misconfigured(failures.ARCHIVED))
@@ -253,6 +240,6 @@ def _redmine(access: TrackerAccess) -> str:
     return access.base_url.rsplit("/", 2)[0]
 
 
-def _api(access: TrackerAccess) -> Api:
+def _api(access: TrackerAccess) -> common.Api:
     headers = {"X-Redmine-API-Key": access.token, "Accept": "application/json"}
-    return Api(api_base_of(access.settings, _redmine(access)), headers)
+    return common.Api(common.api_base_of(access.settings, _redmine(access)), headers)

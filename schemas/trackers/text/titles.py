@@ -9,7 +9,7 @@ from schemas.trackers.text.neutral import ELLIPSIS, ZWSP, harmless_title, length
 def title_of(ticket: TrackerTicket, max_chars: int, max_bytes: int | None = None) -> str:
     """Return the title, of at most `max_chars` UTF-16 code units and `max_bytes` bytes of UTF-8."""
     title = harmless_title(ticket.title)
-    if not any(map(_is_visible, title)):
+    if not any(unicodedata.category(letter)[0] in "LNPS" for letter in title):
         title = f"Website risk of severity {harmless_title(ticket.severity)}"
     if _fits(title, max_chars, max_bytes):
         return title
@@ -21,7 +21,3 @@ def title_of(ticket: TrackerTicket, max_chars: int, max_bytes: int | None = None
 
 def _fits(title: str, max_chars: int, max_bytes: int | None) -> bool:
     return length(title) <= max_chars and (max_bytes is None or len(title.encode()) <= max_bytes)
-
-
-def _is_visible(letter: str) -> bool:
-    return unicodedata.category(letter)[0] in "LNPS"

@@ -13,15 +13,10 @@ from schemas.trackers.common import (
     TrackerSettingsForm,
     api_base_of,
     fetch,
-    is_number,
-    issue_of,
+    key_field,
     labels_of,
-    oldest_with_marker,
-    require_key,
     since_creation,
-    text_at,
     tidy_labels,
-    value_at,
 )
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
@@ -33,6 +28,7 @@ from schemas.trackers.exchange import (
     TrackerTicket,
 )
 from schemas.trackers.failures import TOKEN_REJECTED, UNAVAILABLE, failure_of, unreadable
+from schemas.trackers.responses import is_number, issue_of, oldest_with_marker, text_at, value_at
 from tests.support.trackers.steps import answer, play
 
 
@@ -120,11 +116,12 @@ def test_each_severity_has_a_name_of_a_priority() -> None:
     [("S", True), ("SHOP", True), ("S2_X", True), ("", False), ("2S", False), ("_S", False), ("shop", False), ("S-", False)],
 )
 def test_the_key_of_a_project_begins_with_a_capital(key: str, is_key: bool) -> None:
+    field = key_field("The key.")
     if is_key:
-        require_key(key)
+        assert field.deserialize(key) == key
     else:
         with pytest.raises(ValidationError, match="not_a_key"):
-            require_key(key)
+            field.deserialize(key)
 
 
 API = Api("https://api.example.com", {"Authorization": "token t"})
