@@ -159,41 +159,41 @@ class _Backoff:
             self._until = ended_at + (min(MAX_REST_S, REST_FACTOR * elapsed_s) if elapsed_s > self._quick_s else 0)
 
 
+@dataclass(frozen=True, slots=True)
 class _QuotaCollector:
     """Collects, by account, how many claims each target may get, for no more targets than can get a claim.
 
     `quota` returns the number for one target. Also collects the targets with a rate limit and those that are turned off.
     """
 
-    def __init__(
-        self, shares: AccountShares, satisfied: Collection[AccountId], quota: Callable[[ThrottleState], int]
-    ) -> None:
-        self.quotas: dict[AccountId, dict[str, int]] = {}
-        self.rate_limited: set[str] = set()
-        self.off: set[str] = set()
-        self._shares = shares
-        self._satisfied = satisfied
-        self._quota = quota
-        self._shared_room = shares.shared - shares.total
+    shares: AccountShares
+    satisfied: Collection[AccountId]
+    quota: Callable[[ThrottleState], int]
+    quotas: dict[AccountId, dict[str, int]] = field(default_factory=dict)
+    rate_limited: set[str] = field(default_factory=set)
+    off: set[str] = field(default_factory=set)
 
     def add(self, states: Iterable[ThrottleState]) -> None:
         """Add claims of these targets as far as there is room."""
         for state in states:
             if state.status in _TURNED_OFF:
                 self.off.add(state.target_id)
-            elif self._has_room(state.account_id) and (quota := self._quota(state)):
+            elif self._has_room(state.account_id) and (quota := self.quota(state)):
                 self.quotas.setdefault(state.account_id, {})[state.target_id] = quota
                 if state.max_per_minute is not None:
                     self.rate_limited.add(state.target_id)
 
     def fills_shared(self) -> bool:
         """Return whether there are targets for all shared threads."""
-        return sum(map(len, self.quotas.values())) >= self._shared_room
+        return sum(map(len, self.quotas.values())) >= self._shared_room()
 
     def _has_room(self, account_id: int) -> bool:
-        room = max(self._shared_room, self._shares.reserved - self._shares.held(account_id))
-        may_take = account_id not in self._satisfied and self._shares.may_take(account_id)
+        room = max(self._shared_room(), self.shares.reserved - self.shares.held(account_id))
+        may_take = account_id not in self.satisfied and self.shares.may_take(account_id)
         return may_take and len(self.quotas.get(account_id, ())) < room
+
+    def _shared_room(self) -> int:
+        return self.shares.shared - self.shares.total
 
 
 class ClaimPlanner:
@@ -272,7 +272,7 @@ class ClaimPlanner:
             back[key.account_id] += count
         for account_id in in_use.keys() | back.keys():
             ahead, for_threads = round(self._ahead * back[account_id]), waiting.for_threads[account_id]
-            in_use[account_id] -= for_threads + waiting.for_slots[account_id] + max(0, ahead - for_threads)
+            in_use[account_id] -= waiting.for_slots[account_id] + max(ahead, for_threads)
             if for_threads > ahead:
                 satisfied.add(account_id)
         return AccountShares(self._threads, held=in_use), satisfied

@@ -63,7 +63,7 @@ class LeaseKeeper:
 
     def keep(self) -> None:
         """Check the clock, and renew the leases if a renewal is due. The caller holds a database connection."""
-        step_s = self._clock.check(compare=self._is_due())
+        step_s = self._clock.check(compare=not self.until_renewal_s())
         if step_s:
             _log.warning("clock was set, renewing leases before claiming again", extra={"step_s": round(step_s)})
             # Defer claims until the renewal is written, and then until the other workers have had time for theirs.
@@ -74,7 +74,7 @@ class LeaseKeeper:
                 # them, leases by the new time would have expired; those by the old time still last.
                 self._renew_at = time.monotonic() + DEFER_CLAIMS_FACTOR * self._options.renew_s
                 self._may_be_long = True
-        if self._is_due():
+        if not self.until_renewal_s():
             if self._may_be_long:
                 self._shorten()
             self._renew()
@@ -84,9 +84,6 @@ class LeaseKeeper:
         self._has_left = True
         with connection():
             worker_heartbeats.remove(self._options.worker)
-
-    def _is_due(self) -> bool:
-        return time.monotonic() >= self._renew_at
 
     def _shorten(self) -> None:
         """Shorten leases and holds to their normal length.

@@ -142,7 +142,9 @@ def slots(state: ThrottleState, share: WorkerShare, now: datetime) -> int:
     """
     if not state.takes_attempts(now):
         return 0
-    whole, rest = divmod(_slots_of_all_workers(state), share.workers)
+    is_probing = state.failures_in_row >= BREAKER_FAILURES
+    slots_of_all = 1 if is_probing else max(1, min(int(state.concurrency), state.ramp))
+    whole, rest = divmod(slots_of_all, share.workers)
     place = (share.rank + zlib.crc32(state.target_id.encode())) % share.workers
     return whole + (place < rest)
 
@@ -213,12 +215,6 @@ def _throttle_event(before: ThrottleState, after: ThrottleState, now: datetime) 
     if is_longer and after.held_reason != BREAKER_OPEN:
         return TargetEvent(before.target_id, "target paused, its receiver asked for it", after.held_reason)
     return None
-
-
-def _slots_of_all_workers(state: ThrottleState) -> int:
-    if state.failures_in_row >= BREAKER_FAILURES:
-        return 1
-    return max(1, min(int(state.concurrency), state.ramp))
 
 
 def _is_healthy(effect: TargetEffect) -> bool:

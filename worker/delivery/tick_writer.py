@@ -76,45 +76,50 @@ class TickWriter:
 
     def read_states(self, target_ids: Collection[str]) -> dict[str, ThrottleState]:
         """Return the throttle states of these targets."""
-        return self._retry(partial(_read_states, target_ids))
+        return self._retry(lambda: throttle_state_sql.read(target_ids))
 
     def postpone(self, claims: Sequence[Claim]) -> None:
         """Return claims that were not sent, without an attempt."""
-        self._retry(partial(self._postpone, claims))
+        self._retry(lambda: claims_sql.postpone(claims, self.options.now(), self.options.worker))
 
     def _retry(self, work: Callable[[], Result]) -> Result:
-        return outages.retry_database(work, partial(self.gives_up, time.monotonic()))
+        """Return the result of work that gets a connection."""
+
+        def connected() -> Result:
+            # Once per tick, and before a wait for the database.
+            logs.write_waiting()
+            with connection():
+                return work()
+
+        return outages.retry_database(connected, partial(self.gives_up, time.monotonic()))
 
     def _write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
         """Write the results and their effects, and claim, all in one transaction."""
         worker = self.options.worker
         attempts = [each.attempt for each in results if each.attempt is not None]
-        # Once per tick, and before a wait for the database.
-        logs.write_waiting()
-        with connection():
-            # Not earlier: a wait for the connection would look as if the clock had been set.
-            self.leases.keep()
-            self.planner.share = self.leases.share
+        # Not before there is a connection: a wait for it would look as if the clock had been set.
+        self.leases.keep()
+        self.planner.share = self.leases.share
+        now = self.options.now()
+        claiming = claiming and self.clock.allows_claims()
+        # Planning takes no write lock; most ticks of an idle worker end here. Results are written first: they may change
+        # what a plan finds.
+        plan = self._plan(results, now) if claiming and not results else ClaimPlan()
+        if not (results or plan):
+            return Tick([], {})
+        with transaction():
+            moved = claims_sql.record_attempts(attempts, now, worker)
+            written = write_effects(effects_of(attempts, moved), now, worker, self.queues.waiting())
+            for target_id in _active_after_refusal(attempts, moved, written.states):
+                transitions.requeue_blocked(target_id, now, worker)
+            claims_sql.postpone([each.claim for each in results if each.is_unsent], now, worker)
+            # Read the time again: other writers may have delayed the transaction for most of a lease.
             now = self.options.now()
-            claiming = claiming and self.clock.allows_claims()
-            # Planning takes no write lock; most ticks of an idle worker end here. Results are written first: they may change
-            # what a plan finds.
-            plan = self._plan(results, now) if claiming and not results else ClaimPlan()
-            if not (results or plan):
-                return Tick([], {})
-            with transaction():
-                moved = claims_sql.record_attempts(attempts, now, worker)
-                written = write_effects(effects_of(attempts, moved), now, worker, self.queues.waiting())
-                for target_id in _active_after_refusal(attempts, moved, written.states):
-                    transitions.requeue_blocked(target_id, now, worker)
-                claims_sql.postpone([each.claim for each in results if each.is_unsent], now, worker)
-                # Read the time again: other writers may have delayed the transaction for most of a lease.
-                now = self.options.now()
-                claiming = claiming and not self.clock.was_set_since_check(now)
-                claims = self._claim(plan or self._plan(results, now), now) if claiming else []
-            _log_stale(attempts, moved)
-            self.options.count(attempts, moved)
-            log_events(written.events)
+            claiming = claiming and not self.clock.was_set_since_check(now)
+            claims = self._claim(plan or self._plan(results, now), now) if claiming else []
+        _log_stale(attempts, moved)
+        self.options.count(attempts, moved)
+        log_events(written.events)
         return Tick(claims, written.states)
 
     def _plan(self, results: Sequence[SendResult], now: datetime) -> ClaimPlan:
@@ -147,15 +152,6 @@ class TickWriter:
             if claimed[target_id]
         )
         return claims
-
-    def _postpone(self, claims: Sequence[Claim]) -> None:
-        with connection():
-            claims_sql.postpone(claims, self.options.now(), self.options.worker)
-
-
-def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:
-    with connection():
-        return throttle_state_sql.read(target_ids)
 
 
 def _active_after_refusal(
