@@ -7,6 +7,7 @@ an exception.
 import json
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from schemas.base.errors import RiskRelayError
@@ -27,21 +28,19 @@ from worker.trackers.session import TrackerResult, TrackerSession, TrackerValue
 _log: Final = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class TrackerRunner:
     """Runs tasks at trackers; `public_base_url` is the base URL of the console, None without a console."""
 
-    def __init__(
-        self, adapter: GuardedAdapter, vault: Vault, public_base_url: str | None, trackers: Mapping[str, Tracker] = TRACKERS
-    ) -> None:
-        self._adapter = adapter
-        self._vault = vault
-        self._public_base_url = public_base_url
-        self._trackers = trackers
+    adapter: GuardedAdapter
+    vault: Vault
+    public_base_url: str | None
+    trackers: Mapping[str, Tracker] = field(default_factory=lambda: TRACKERS)
 
     def deliver(self, claim: Claim) -> TrackerResult:
         """Create the issue of a claimed export, unless an earlier attempt has created it; never raises."""
         return self._run(
-            claim, lambda session: _create_once(session, claim, self._public_base_url), is_in_doubt=claim.is_outcome_unknown
+            claim, lambda session: _create_once(session, claim, self.public_base_url), is_in_doubt=claim.is_outcome_unknown
         )
 
     def apply_event(self, target: ClaimedTarget, event: TrackerEvent) -> TrackerResult:
@@ -72,10 +71,9 @@ class TrackerRunner:
         is_in_doubt: bool = False,
     ) -> TrackerResult:
         """Run a task at a target; if `is_in_doubt`, an earlier attempt may have done it."""
-        session = self._begin(target, spent_s)
+        session = self._begin(target, spent_s, is_in_doubt)
         if isinstance(session, Outcome):
             return TrackerResult(session, is_outcome_unknown=is_in_doubt)
-        session.in_doubt = is_in_doubt
         try:
             return session.result(task(session))
         except TransportError as lost:
@@ -84,16 +82,18 @@ class TrackerRunner:
             _log.exception("a task at a tracker failed", extra={"target_id": target.target_id})
             return session.result(error="internal_error")
 
-    def _begin(self, target: ClaimedTarget, spent_s: float) -> TrackerSession | Outcome:
+    def _begin(self, target: ClaimedTarget, spent_s: float, is_in_doubt: bool) -> TrackerSession | Outcome:
         """Return a session with the target's token and settings, or the outcome of an attempt that cannot begin."""
         try:
-            tracker = self._trackers[target.options.provider_key]
+            tracker = self.trackers[target.options.provider_key]
             if target.secret_sealed is None:
                 return Outcome(error="no_secret")
-            token = self._vault.open(target.secret_sealed, secret_context(target.target_id))
+            token = self.vault.open(target.secret_sealed, secret_context(target.target_id))
             access = TrackerAccess(target.base_url.rstrip("/"), json.loads(target.options.provider_settings), token)
-            certificate = open_certificate(self._vault.open, target.target_id, target.options)
-            return TrackerSession(self._adapter, tracker, access, target.account_id, spent_s, certificate)
+            certificate = open_certificate(self.vault.open, target.target_id, target.options)
+            exchange = self.adapter.begin(target.account_id, certificate)
+            exchange.deadline -= spent_s
+            return TrackerSession(self.adapter, tracker, access, exchange, is_in_doubt)
         except RiskRelayError as broken:
             extra = {"target_id": target.target_id, "error": type(broken).__name__}
             _log.error("the token of a tracker cannot be read", extra=extra)

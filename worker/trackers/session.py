@@ -7,10 +7,10 @@ the module gets and from the excerpt that is kept, so that a tracker that repeat
 import hashlib
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from runtime.account_shares import AccountId
 from schemas.exports.delivery import Outcome
 from schemas.exports.response_excerpt import response_excerpt, without_secret
 from schemas.trackers.events import TrackerEventAction
@@ -28,6 +28,7 @@ from schemas.trackers.exchange import (
 from schemas.trackers.failures import TOKEN_REJECTED
 from schemas.version import USER_AGENT
 from worker.http.adapter import GuardedAdapter, headers_of
+from worker.http.deadline import Exchange
 from worker.http.errors import transport_error
 
 #: The shortest part of a token to remove: a shorter one would occur in a response by chance.
@@ -61,43 +62,28 @@ class _Shown(NamedTuple):
     sha256: str | None = None
 
 
+@dataclass(slots=True, repr=False)
 class TrackerSession:
-    """The requests of one task; `spent_s` of its deadline have passed already.
+    """The requests of one task."""
 
-    `certificate` is the target's own client certificate with its key.
-    """
-
-    def __init__(
-        self,
-        adapter: GuardedAdapter,
-        tracker: Tracker,
-        access: TrackerAccess,
-        account_id: AccountId,
-        spent_s: float,
-        certificate: str | None,
-    ) -> None:
-        self._adapter = adapter
-        self.tracker = tracker
-        self.access = access
-        # The token of a pair `name:token` is a secret of its own.
-        part = access.token.partition(":")[2]
-        self._secrets = (access.token, part) if len(part) >= _LEAST_PART else (access.token,)
-        self._exchange = adapter.begin(account_id, certificate)
-        self._exchange.deadline -= spent_s
-        self._origin: tuple[str, str] | None = None
-        self._shown = _Shown()
-        #: The last response to a request that may create something.
-        self._create_shown: _Shown | None = None
-        self._held_until_s: float | None = None
-        #: The last request that may have created an issue or a comment and got a 2xx.
-        self._created: TrackerRequest | None = None
-        self._last: TrackerRequest | None = None
-        #: Whether a request to create got no response, or a response that says nothing about the issue.
-        self._is_create_lost = False
-        #: Whether an earlier attempt may have created the issue or the comment.
-        self.in_doubt = False
-        #: Whether a successful lookup could not be read, so that the issues it lists are unknown.
-        self.has_unreadable = False
+    adapter: GuardedAdapter
+    tracker: Tracker
+    access: TrackerAccess
+    exchange: Exchange
+    #: Whether an earlier attempt may have created the issue or the comment.
+    in_doubt: bool = False
+    #: Whether a successful lookup could not be read, so that the issues it lists are unknown.
+    has_unreadable: bool = field(default=False, init=False)
+    _origin: tuple[str, str] | None = field(default=None, init=False)
+    _shown: _Shown = field(default=_Shown(), init=False)
+    #: The last response to a request that may create something.
+    _create_shown: _Shown | None = field(default=None, init=False)
+    _held_until_s: float | None = field(default=None, init=False)
+    #: The last request that may have created an issue or a comment and got a 2xx.
+    _created: TrackerRequest | None = field(default=None, init=False)
+    _last: TrackerRequest | None = field(default=None, init=False)
+    #: Whether a request to create got no response, or a response that says nothing about the issue.
+    _is_create_lost: bool = field(default=False, init=False)
 
     def run(self, steps: Steps[Result], *, is_lookup: bool = False) -> Result | TrackerFailure:
         """Send what `steps` yield and return their result, or the failure that ended them.
@@ -122,7 +108,7 @@ class TrackerSession:
     ) -> TrackerResult:
         """Return the result of the task, which has ended."""
         shown = self._shown_for(value) if error is None else self._shown._replace(status=None, sha256=None)
-        outcome = self._exchange.outcome(shown.status, error, is_refused)
+        outcome = self.exchange.outcome(shown.status, error, is_refused)
         outcome = outcome._replace(kept=shown.kept, response_sha256=shown.sha256)
         delay_s = self.tracker.lookup_delay_s
         return TrackerResult(outcome, value, self._may_have_created(value), self._held_until_s, delay_s)
@@ -151,19 +137,21 @@ class TrackerSession:
 
     def _send(self, request: TrackerRequest, *, is_lookup: bool) -> TrackerResponse:
         self._require_same_origin(request.url)
-        if self._exchange.is_over():
+        if self.exchange.is_over():
             raise transport_error("deadline_exceeded")
-        self._exchange.has_sent, self._exchange.max_response_bytes = False, request.max_response_bytes
+        self.exchange.has_sent, self.exchange.max_response_bytes = False, request.max_response_bytes
         self._shown, self._last = _Shown(), request
         headers = {"User-Agent": USER_AGENT, **request.headers}
         try:
-            parsed = self._adapter.exchange(self._exchange, request.method, request.url, headers, request.body)
+            parsed = self.adapter.exchange(self.exchange, request.method, request.url, headers, request.body)
         except BaseException:
-            self._is_create_lost |= request.creates and self._exchange.has_sent
+            self._is_create_lost |= request.creates and self.exchange.has_sent
             raise
         body = parsed.body
         received = hashlib.sha256(body).hexdigest()
-        for secret in self._secrets:
+        # The token of a pair `name:token` is a secret of its own.
+        part = self.access.token.partition(":")[2]
+        for secret in (self.access.token, part) if len(part) >= _LEAST_PART else (self.access.token,):
             body = without_secret(body, secret)
         response = TrackerResponse(parsed.status, headers_of(parsed), body)
         self._record(request, response, received, is_lookup=is_lookup)
