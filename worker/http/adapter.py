@@ -43,18 +43,6 @@ CONFIRMED_FOR_S: Final = 5.0
 KEPT_IDLE_S: Final = 30.0
 #: Lines of a request head besides the caller's headers: request line, Host, Accept-Encoding, Content-Length, empty line.
 _OWN_LINES: Final = 5
-#: TLS alerts of a peer that requires a client certificate or refuses ours. With TLS 1.3 they arrive after the handshake.
-_CERTIFICATE_ALERTS: Final = frozenset(
-    {
-        "BAD_CERTIFICATE",
-        "CERTIFICATE_EXPIRED",
-        "CERTIFICATE_REQUIRED",
-        "CERTIFICATE_REVOKED",
-        "CERTIFICATE_UNKNOWN",
-        "UNKNOWN_CA",
-        "UNSUPPORTED_CERTIFICATE",
-    }
-)
 #: Headers that the adapter sets itself.
 _OWN_HEADERS: Final = frozenset({"host", "accept-encoding", "content-length", "transfer-encoding"})
 
@@ -64,10 +52,6 @@ class GuardedResponse(requests.Response):
 
     @property
     def is_redirect(self) -> bool:
-        return False
-
-    @property
-    def is_permanent_redirect(self) -> bool:
         return False
 
 
@@ -214,8 +198,10 @@ def _error_of(failed: InvalidResponse | OSError, exchange: Exchange) -> Transpor
     if isinstance(failed, ssl.SSLCertVerificationError):
         return transport_error("tls_certificate")
     if isinstance(failed, ssl.SSLError):
+        # With TLS 1.3, the alert of a peer that requires a client certificate or refuses ours arrives after the handshake.
         alert = (failed.reason or "").partition("_ALERT_")[2]
-        return transport_error("client_certificate_refused" if alert in _CERTIFICATE_ALERTS else "tls_failed")
+        is_refused = "CERTIFICATE" in alert or alert == "UNKNOWN_CA"
+        return transport_error("client_certificate_refused" if is_refused else "tls_failed")
     return transport_error("connection_closed")
 
 

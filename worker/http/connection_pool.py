@@ -117,7 +117,8 @@ class Origin:
                 self._keeps_none_until = time.monotonic() + KEEPS_NONE_S
             raise
         # Release the connection before keeping it: see `WatchedSocket`.
-        if connection.release(exchange) and not response.ends_connection and self._may_keep():
+        may_keep = len(self._kept) < self._connections and time.monotonic() >= self._keeps_none_until
+        if connection.release(exchange) and not response.ends_connection and may_keep:
             connection.is_kept = True
             self._kept.append(connection)
         else:
@@ -133,7 +134,13 @@ class Origin:
         connection = GuardedConnection(connected, address, confirmed_at)
         exchange.use(connection, address)
         if self._context is not None:
-            self._secure(connection, self._context, exchange)
+            began_at = time.monotonic()
+            try:
+                connection.secure(self._context, self._host)
+            except BaseException:
+                connection.close()
+                raise
+            exchange.tls_ms = milliseconds(time.monotonic() - began_at)
         return connection
 
     def close_kept(self, until: float) -> bool:
@@ -144,9 +151,6 @@ class Origin:
                     self._kept.remove(connection)
                     connection.close()
         return bool(self._kept)
-
-    def _may_keep(self) -> bool:
-        return len(self._kept) < self._connections and time.monotonic() >= self._keeps_none_until
 
     def _take(self, exchange: Exchange) -> GuardedConnection:
         """Return a kept or a new connection. Raises TransportError, OSError."""
@@ -184,15 +188,6 @@ class Origin:
             self._confirmation = self._dialer.confirm(self._host, self._port, exchange)
         connection.confirmed_at, addresses = self._confirmation
         return addresses is None or connection.address in addresses
-
-    def _secure(self, connection: GuardedConnection, context: ssl.SSLContext, exchange: Exchange) -> None:
-        began_at = time.monotonic()
-        try:
-            connection.secure(context, self._host)
-        except BaseException:
-            connection.close()
-            raise
-        exchange.tls_ms = milliseconds(time.monotonic() - began_at)
 
 
 @dataclass(frozen=True, slots=True)
