@@ -169,18 +169,14 @@ def health_problem(url: str, within_s: float = RESPONSE_WITHIN_S, ours: Collecti
 
     Returns ANOTHER_INSTALLATION if the response names an installation that is not one of `ours`.
     """
-    late = f"no response within {within_s:g} s"
     try:
         health = within(within_s, lambda: _read_health(url, within_s))
     except HTTPError as error:
         with error:
             return f"it responds with {error.code}"
-    except TimeoutError:
-        return late
-    except URLError as failed:
-        return late if isinstance(failed.reason, TimeoutError) else _reason(failed)
     except OSError as failed:
-        return str(failed)
+        cause = failed.reason if isinstance(failed, URLError) else failed
+        return f"no response within {within_s:g} s" if isinstance(cause, TimeoutError) else _text_of(cause)
     except (ValueError, RecursionError, HTTPException):
         return "the response is not RiskRelay's"
     if not isinstance(health, dict) or health.get("status") != "ok":
@@ -195,10 +191,7 @@ def _read_health(url: str, within_s: float) -> Any:
         return json.loads(response.read(1024))
 
 
-def _reason(failed: URLError) -> str:
-    reason = failed.reason
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({reason.verify_message})"
-    if isinstance(reason, OSError):
-        return reason.strerror or str(reason)
-    return f"{reason}"
+def _text_of(cause: BaseException | str) -> str:
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({cause.verify_message})"
+    return (cause.strerror if isinstance(cause, OSError) else None) or str(cause)

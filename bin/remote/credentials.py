@@ -14,8 +14,6 @@ from bin.cli.output import Refused
 
 TOKEN_VARIABLE: Final = "RISKRELAY_TOKEN"  # noqa: S105 - a name
 FILE_VARIABLE: Final = "RISKRELAY_CREDENTIALS"
-#: Far more than any file of tokens.
-_MAX_BYTES: Final = 1024**2
 
 
 def token_for(url: str) -> str:
@@ -45,13 +43,11 @@ def _read() -> dict[str, str]:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
                 raise Refused(f"{path} must belong to you and be readable by you alone; run: chmod 600 {path}")
-            lines = file.read(_MAX_BYTES).decode().splitlines()
+            lines = file.read().decode(errors="replace").splitlines()
     except FileNotFoundError:
         return {}
     except OSError as failed:
         raise Refused(f"{path} cannot be read: {failed.strerror}.") from None
-    except UnicodeDecodeError:
-        raise Refused(f"{path} is not UTF-8.") from None
     tokens: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         match line.split():

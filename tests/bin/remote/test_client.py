@@ -149,7 +149,7 @@ def test_a_credentials_file_that_other_users_can_read_is_refused(mode: int, tmp_
     [
         (TOKEN, "line 1: use the form `URL TOKEN`"),
         (f"# x\nurl {TOKEN} x", "line 2: use the form"),
-        (b"\xff", "is not UTF-8"),
+        (b"\xff", "line 1: use the form"),
     ],
 )
 def test_an_invalid_credentials_file_is_refused(content: str | bytes, error: str, tmp_path: Path, file: Path) -> None:
