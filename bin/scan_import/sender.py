@@ -5,9 +5,10 @@ A page that the service rejects is reported, and the others are still sent. A fa
 import.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import requests
 
@@ -36,17 +37,6 @@ _REDIRECT: Final = "redirects are not followed. Set --to to the URL that it redi
 _MAX_PROBLEMS: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedPage:
-    """The service accepted a page, now or, if `is_repeat`, in an earlier import."""
-
-    new: int
-    seen: int
-    fixed: int
-    ticket_exports: tuple[str, ...]
-    is_repeat: bool
-
-
 class ImportStopped(Exception):
     """No more pages can be sent; the message is the cause."""
 
@@ -64,19 +54,28 @@ class ImportSummary:
     rejected: list[tuple[str, list[str]]] = field(default_factory=list)
     stopped: str | None = None
 
-    def count(self, postback: PagePostback, result: AcceptedPage | list[str]) -> None:
-        """Count a page, or its problems; tickets and fixed findings of a repeat count for the earlier import."""
-        if isinstance(result, list):
-            self.rejected.append((postback.url, result))
-        elif result.is_repeat:
-            self.sent_before += 1
-            self.seen += result.new + result.seen
-        else:
-            self.sent += 1
-            self.new += result.new
-            self.seen += result.seen
-            self.fixed += result.fixed
-            self.ticket_exports += result.ticket_exports
+    def count(self, response: requests.Response) -> bool:
+        """Count an accepted page; return False for a response that is not RiskRelay's.
+
+        Tickets and fixed findings of a repeat count for the earlier import.
+        """
+        body = json_object(response)
+        match body:
+            case {"findings": {"new": int(), "seen": int()}, "ticket_exports": list(exports)}:
+                # An older version may leave out the others.
+                found = Counter[str](body["findings"])
+                seen = found["seen"] + found["reopened"]
+                if "Idempotency-Replayed" in response.headers:
+                    self.sent_before += 1
+                    self.seen += found["new"] + seen
+                else:
+                    self.sent += 1
+                    self.new += found["new"]
+                    self.seen += seen
+                    self.fixed += found["fixed"]
+                    self.ticket_exports += exports
+                return True
+        return False
 
 
 class PostbackSender:
@@ -88,11 +87,8 @@ class PostbackSender:
         headers = {"X-Scanner-Secret": secret, "Content-Type": "application/json"}
         self._requests = RetryingSession(url, headers, pauses_s)
 
-    def send(self, postback: PagePostback) -> AcceptedPage | list[str]:
-        """Send one page, with retries, which takes at most a few minutes; return the problem with each field if rejected.
-
-        Raises ImportStopped.
-        """
+    def send(self, postback: PagePostback, summary: ImportSummary) -> None:
+        """Send one page, with retries, which takes at most a few minutes, and count the result. Raises ImportStopped."""
         host, key = self._requests.host, {"Idempotency-Key": postback.key}
         try:
             response = self._requests.send("POST", self._path, data=postback.content, headers=key)
@@ -101,24 +97,22 @@ class PostbackSender:
             raise ImportStopped(f"{host} did not accept a page in {attempts} attempts: {failure}.") from None
         except CannotSend as failure:
             raise ImportStopped(f"Cannot send to {host}: {failure}.") from None
+        status = response.status_code
         if is_transient(response):
-            raise ImportStopped(f"{host} responds {response.status_code} with Retry-After {retry_after_s(response):.0f} s.")
-        return self._result(response)
-
-    def _result(self, response: requests.Response) -> AcceptedPage | list[str]:
-        host, status, body = self._requests.host, response.status_code, json_object(response)
-        if status == self._accepts:
-            if accepted := _accepted(response, body):
-                return accepted
-            raise ImportStopped(f"The response of {host} is not RiskRelay's; check --to.")
-        problems = field_problems(body)[:_MAX_PROBLEMS]
+            raise ImportStopped(f"{host} responds {status} with Retry-After {retry_after_s(response):.0f} s.")
+        problems = field_problems(json_object(response))[:_MAX_PROBLEMS]
         is_of_page = not any(each.startswith("/scanRunId") for each in problems)
-        if status == requests.codes.unprocessable and is_of_page:
-            return problems or ["rejected without a reason"]
-        if status == requests.codes.request_entity_too_large:
-            return ["larger than the service's MAX_BODY_BYTES"]
-        fix = _REDIRECT if 300 <= status < 400 else _FIXES.get(status, "this is not a response of RiskRelay; check --to.")
-        raise ImportStopped(f"{host} responds {status}: {fix}")
+        if status == self._accepts:
+            if not summary.count(response):
+                raise ImportStopped(f"The response of {host} is not RiskRelay's; check --to.")
+        elif status == requests.codes.unprocessable and is_of_page:
+            summary.rejected.append((postback.url, problems or ["rejected without a reason"]))
+        elif status == requests.codes.request_entity_too_large:
+            summary.rejected.append((postback.url, ["larger than the service's MAX_BODY_BYTES"]))
+        else:
+            unknown = "this is not a response of RiskRelay; check --to."
+            fix = _REDIRECT if 300 <= status < 400 else _FIXES.get(status, unknown)
+            raise ImportStopped(f"{host} responds {status}: {fix}")
 
 
 def send_all(
@@ -128,7 +122,7 @@ def send_all(
     summary = ImportSummary()
     try:
         for postback in postbacks:
-            summary.count(postback, sender.send(postback))
+            sender.send(postback, summary)
             on_done(postback)
     except ImportStopped as stopped:
         summary.stopped = str(stopped)
@@ -137,13 +131,3 @@ def send_all(
     # Pages that share a ticket each name it.
     summary.ticket_exports = [*dict.fromkeys(summary.ticket_exports)]
     return summary
-
-
-def _accepted(response: requests.Response, body: dict[str, Any]) -> AcceptedPage | None:
-    match body:
-        case {"findings": {"new": int(new), "seen": int(seen), **more}, "ticket_exports": list(exports)}:
-            reopened, fixed = (found if isinstance(found := more.get(name), int) else 0 for name in ("reopened", "fixed"))
-            is_repeat = "Idempotency-Replayed" in response.headers
-            return AcceptedPage(new, seen + reopened, fixed, tuple(map(str, exports)), is_repeat)
-        case _:
-            return None

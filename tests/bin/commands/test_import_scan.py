@@ -118,14 +118,7 @@ def test_no_compressed_response_is_requested(service: FakeService, run: Callable
     assert service.asked[0][1]["Accept-Encoding"] == "identity"
 
 
-@pytest.mark.parametrize(
-    "response",
-    [
-        (409, {}, b"[" * 200_000),
-        (202, {}, b"[" * 200_000),
-        (202, {}, {"findings": {"new": 1, "seen": 0, "reopened": "x"}, "ticket_exports": []}),
-    ],
-)
+@pytest.mark.parametrize("response", [(409, {}, b"[" * 200_000), (202, {}, b"[" * 200_000)])
 def test_unexpected_responses_cause_no_traceback(
     response: tuple[int, dict[str, str], Any], service: FakeService, run: Callable[..., Result]
 ) -> None:
