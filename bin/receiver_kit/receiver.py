@@ -17,7 +17,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from email.message import Message
 from http import HTTPStatus
@@ -113,6 +113,7 @@ class FaultInjection:
     drops: int = 0
 
 
+@dataclass(eq=False, repr=False)
 class LocalReceiver:
     """Receives deliveries in its own thread, from `start()` to `stop()` or as a context manager.
 
@@ -121,28 +122,23 @@ class LocalReceiver:
     The address is bound at once: raises OSError if that fails, ValueError without a usable secret.
     """
 
-    def __init__(
-        self,
-        secrets: Sequence[bytes],
-        now: Callable[[], datetime],
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        faults: FaultInjection = FaultInjection(),
-        on_received: Callable[[Received], None] | None = None,
-    ) -> None:
-        if not secrets or not all(secrets):
+    secrets: Sequence[bytes]
+    now: Callable[[], datetime]
+    _: KW_ONLY
+    host: str = "127.0.0.1"
+    port: int = 0
+    faults: FaultInjection = FaultInjection()
+    on_received: Callable[[Received], None] | None = None
+    #: The requests received since the start.
+    count: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.secrets or not all(self.secrets):
             raise ValueError("A receiver needs a non-empty secret.")
-        self._secrets = tuple(secrets)
-        self._now = now
-        self._faults = faults
-        self._on_received = on_received
         self._lock = threading.Lock()
         self._received: deque[Received] = deque(maxlen=MAX_STORED_REQUESTS)
-        #: The requests received since the start.
-        self.count = 0
-        self._due_failures = deque(faults.failures)
-        self._due_drops = faults.drops
+        self._due_failures = deque(self.faults.failures)
+        self._due_drops = self.faults.drops
         #: Of correctly signed requests alone.
         self._nonces: set[str] = set()
         #: By Idempotency-Key, the numbers of tickets; and the keys of events.
@@ -150,7 +146,7 @@ class LocalReceiver:
         self._events: set[str] = set()
         self._ticket_numbers = count(1)
         self._stopping = threading.Event()
-        self._server = _ReceiverServer(host, port, self)
+        self._server = _ReceiverServer(self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
 
     @property
@@ -193,22 +189,29 @@ class LocalReceiver:
             received = self._process(path, headers, body)
             self._received.append(received)
             self.count += 1
-            if self._on_received is not None:
-                self._on_received(received)
-        is_dropped = self._stopping.wait(self._faults.delay_s) or received.is_dropped
+            if self.on_received is not None:
+                self.on_received(received)
+        is_dropped = self._stopping.wait(self.faults.delay_s) or received.is_dropped
         return None if is_dropped else received.response
 
     def _process(self, path: str, headers: Message, body: bytes) -> Received:
         """Verify a request, decide the response, and return both."""
-        at = self._now()
-        verdict = verify(self._secrets, headers, body, int(at.timestamp()), self._is_replayed)
+        at = self.now()
+        verdict = verify(self.secrets, headers, body, int(at.timestamp()), self._is_replayed)
         event = _event_in(_read_object(body))
         key = headers.get("Idempotency-Key")
         repeat = key is not None and (key in self._tickets or key in self._events)
         failure = self._planned_failure()
         kind, title = _text(event, "type"), _text(event, "ticket", "title")
         export_id, change, is_known = _text(event, "export", "id"), _counts(event), _is_known(event)
-        response = failure or _rejection(verdict, is_known=is_known) or self._accept(key, kind, export_id)
+        if failure is not None:
+            response = failure
+        elif not verdict.ok:
+            response = ReceiverResponse(HTTPStatus.UNAUTHORIZED, {"code": SIGNATURE_INVALID})
+        elif not is_known:
+            response = ReceiverResponse(HTTPStatus.UNPROCESSABLE_ENTITY, {"code": VALIDATION_FAILED})
+        else:
+            response = self._accept(key, kind, export_id)
         return Received(
             at=at,
             path=path,
@@ -236,7 +239,7 @@ class LocalReceiver:
         if not self._due_failures:
             return None
         status = self._due_failures.popleft()
-        retry_after_s = self._faults.retry_after_s if status in _RETRY_AFTER_STATUSES else None
+        retry_after_s = self.faults.retry_after_s if status in _RETRY_AFTER_STATUSES else None
         location = (("Location", self.url + "elsewhere"),) if status // 100 == 3 else ()
         return ReceiverResponse(status, {"code": _CODES.get(status, "REQUESTED_FAILURE")}, retry_after_s, location)
 
@@ -273,10 +276,10 @@ class _ReceiverServer(ThreadingHTTPServer):
     allow_reuse_port = False  # a port in use is an error, not one to share
     request_queue_size = 128  # a worker opens many connections at once
 
-    def __init__(self, host: str, port: int, receiver: LocalReceiver) -> None:
+    def __init__(self, receiver: LocalReceiver) -> None:
         self.receiver = receiver
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _ReceiverHandler)
+        self.address_family = socket.AF_INET6 if ":" in receiver.host else socket.AF_INET
+        super().__init__((receiver.host, receiver.port), _ReceiverHandler)
 
     def server_bind(self) -> None:
         # HTTPServer.server_bind() resolves the host's name by DNS, which is unused here and may take seconds.
@@ -332,14 +335,6 @@ class _ReceiverHandler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
-
-
-def _rejection(verdict: SignatureVerdict, *, is_known: bool) -> ReceiverResponse | None:
-    if not verdict.ok:
-        return ReceiverResponse(HTTPStatus.UNAUTHORIZED, {"code": SIGNATURE_INVALID})
-    if not is_known:
-        return ReceiverResponse(HTTPStatus.UNPROCESSABLE_ENTITY, {"code": VALIDATION_FAILED})
-    return None
 
 
 def _is_known(event: dict[str, Any] | None) -> bool:
