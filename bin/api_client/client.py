@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import requests
 
-from bin.api_client.retrying_session import PAUSES_S, CannotSend, RetryingSession, TransientFailure, field_problems
+from bin.api_client.retrying_session import PAUSES_S, RetryingSession, TransientFailure, field_problems
 from bin.cli.output import Refused
 
 #: Time for one request with its whole response, in seconds: a ping waits for a worker and a receiver.
@@ -84,8 +84,6 @@ class ApiClient:
         except TransientFailure as failure:
             cause = f"{failure}." if failure.response is None else self._refusal(failure.response).message
             raise ApiRefusal(f"{self._host} did not respond as it should, also not later: {cause}") from None
-        except CannotSend as failure:
-            raise ApiRefusal(f"Cannot send to {self._host}: {failure}.") from None
         except TimeoutError:
             raise ApiRefusal(f"{self._host} sent no complete response in time; check there whether it was done.") from None
         if 200 <= response.status_code < 300:

@@ -13,6 +13,7 @@ from requests.exceptions import ChunkedEncodingError
 from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
 from bin.checks.machine import is_loopback
+from bin.cli.output import Refused
 from runtime.deadline import within
 
 #: Timeouts to connect and to read a response; the service takes a second for a full page on a small machine.
@@ -38,10 +39,6 @@ class TransientFailure(Exception):
         self.response = response
 
 
-class CannotSend(Exception):
-    """A failure that every retry would have; the message is the cause."""
-
-
 class RetryingSession:
     """Sends requests to the RiskRelay at `url`, each attempt within `deadline_s` if given."""
 
@@ -64,8 +61,8 @@ class RetryingSession:
     def send(self, method: str, path: str, **options: Any) -> requests.Response:
         """Return the response; a transient one only if its Retry-After is too long. `options` are those of requests.
 
-        Raises TransientFailure after the last attempt, CannotSend, and TimeoutError at the deadline: another attempt would
-        take as long.
+        Raises TransientFailure after the last attempt, Refused for a failure that every retry would have, and TimeoutError
+        at the deadline: another attempt would take as long.
         """
         options |= {"timeout": TIMEOUTS_S, "allow_redirects": False}
         return self._retrying(self._attempt, partial(self._session.request, method, self._url + path, **options))
@@ -78,7 +75,7 @@ class RetryingSession:
             cause = _cause_of(error)
             if isinstance(error, _TRANSIENT_ERRORS) and cause != _UNTRUSTED:
                 raise TransientFailure(cause) from None
-            raise CannotSend(cause) from None
+            raise Refused(f"Cannot send to {self.host}: {cause}.") from None
         if is_transient(response) and (retry_after_s(response) or 0) <= MAX_RETRY_AFTER_S:
             raise TransientFailure(f"it responds {response.status_code}", response)
         return response

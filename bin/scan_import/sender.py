@@ -14,7 +14,6 @@ import requests
 
 from bin.api_client.retrying_session import (
     PAUSES_S,
-    CannotSend,
     RetryingSession,
     TransientFailure,
     field_problems,
@@ -22,6 +21,7 @@ from bin.api_client.retrying_session import (
     json_object,
     retry_after_s,
 )
+from bin.cli.output import Refused
 from schemas.report_files.pages import PagePostback
 
 ROUTE: Final = "/api/scanner/results"
@@ -35,10 +35,6 @@ _FIXES: Final = {
 _REDIRECT: Final = "redirects are not followed. Set --to to the URL that it redirects to."
 #: Problems of a rejected page that are reported.
 _MAX_PROBLEMS: Final = 5
-
-
-class ImportStopped(Exception):
-    """No more pages can be sent; the message is the cause."""
 
 
 @dataclass
@@ -88,23 +84,24 @@ class PostbackSender:
         self._requests = RetryingSession(url, headers, pauses_s)
 
     def send(self, postback: PagePostback, summary: ImportSummary) -> None:
-        """Send one page, with retries, which takes at most a few minutes, and count the result. Raises ImportStopped."""
+        """Send one page, with retries, which takes at most a few minutes, and count the result.
+
+        Raises Refused if no more pages can be sent.
+        """
         host, key = self._requests.host, {"Idempotency-Key": postback.key}
         try:
             response = self._requests.send("POST", self._path, data=postback.content, headers=key)
         except TransientFailure as failure:
             attempts = self._requests.attempts
-            raise ImportStopped(f"{host} did not accept a page in {attempts} attempts: {failure}.") from None
-        except CannotSend as failure:
-            raise ImportStopped(f"Cannot send to {host}: {failure}.") from None
+            raise Refused(f"{host} did not accept a page in {attempts} attempts: {failure}.") from None
         status = response.status_code
         if is_transient(response):
-            raise ImportStopped(f"{host} responds {status} with Retry-After {retry_after_s(response):.0f} s.")
+            raise Refused(f"{host} responds {status} with Retry-After {retry_after_s(response):.0f} s.")
         problems = field_problems(json_object(response))[:_MAX_PROBLEMS]
         is_of_page = not any(each.startswith("/scanRunId") for each in problems)
         if status == self._accepts:
             if not summary.count(response):
-                raise ImportStopped(f"The response of {host} is not RiskRelay's; check --to.")
+                raise Refused(f"The response of {host} is not RiskRelay's; check --to.")
         elif status == requests.codes.unprocessable and is_of_page:
             summary.rejected.append((postback.url, problems or ["rejected without a reason"]))
         elif status == requests.codes.request_entity_too_large:
@@ -112,7 +109,7 @@ class PostbackSender:
         else:
             unknown = "this is not a response of RiskRelay; check --to."
             fix = _REDIRECT if 300 <= status < 400 else _FIXES.get(status, unknown)
-            raise ImportStopped(f"{host} responds {status}: {fix}")
+            raise Refused(f"{host} responds {status}: {fix}")
 
 
 def send_all(
@@ -124,8 +121,8 @@ def send_all(
         for postback in postbacks:
             sender.send(postback, summary)
             on_done(postback)
-    except ImportStopped as stopped:
-        summary.stopped = str(stopped)
+    except Refused as stopped:
+        summary.stopped = stopped.message
     except KeyboardInterrupt:
         summary.stopped = "Stopped by Ctrl-C."
     # Pages that share a ticket each name it.
