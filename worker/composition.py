@@ -1,11 +1,12 @@
 """Wires the worker's parts from settings: the client of receivers, the dispatcher, the background tasks."""
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+from runtime import error_reports, tracing
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import WakeUpQueue, connect
@@ -14,7 +15,7 @@ from schemas.settings.definitions import RouteFamily, Settings
 from schemas.settings.egress import Egress
 from schemas.targets.validations import Validation
 from storage.accounts.account_limits import account_limits
-from storage.db.engine import DAMAGE, OUTAGES, connection
+from storage.db.engine import DAMAGE, OUTAGES, close_database, connection, open_database
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
 from storage.exports.rules.rule_evaluation import ApprovalRules
@@ -55,12 +56,25 @@ LOCK_WAIT_S: Final = LEASE_S - 2 * RENEW_S
 Now = Callable[[], datetime]
 
 
-def compared_clock() -> SharedClock:
-    """Return a clock, compared with the database's if the database is available; the dispatcher compares again later."""
+@contextmanager
+def worker_process(settings: Settings) -> Iterator[SharedClock]:
+    """Open what a worker process needs, yield its clock, and close everything again.
+
+    The clock is compared with the database's if the database is available; the dispatcher compares again later.
+    """
+    error_reports.configure(settings, "worker")
+    tracing.configure(settings, "worker")
+    open_database(settings.database_url, LOCK_WAIT_S)
     clock = SharedClock(utc_now)
-    with suppress(*OUTAGES, *DAMAGE), connection():
-        clock.compare()
-    return clock
+    try:
+        with suppress(*OUTAGES, *DAMAGE), connection():
+            clock.compare()
+        yield clock
+    finally:
+        close_database()
+        # A forked child of RQ ends without its exit handlers.
+        tracing.close()
+        error_reports.close()
 
 
 def compose_client(settings: Settings, connections: int) -> HttpClient:

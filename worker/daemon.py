@@ -12,20 +12,12 @@ import time
 from types import FrameType
 from typing import Final
 
-from runtime import error_reports, logs, metrics, tracing, wake_up_queue
+from runtime import logs, metrics, wake_up_queue
 from runtime.files import raise_file_limit
 from schemas.settings.definitions import Settings
-from storage.db.engine import close_database, open_database
 from storage.db.shared_clock import SharedClock
 from worker import jobs
-from worker.composition import (
-    LOCK_WAIT_S,
-    compared_clock,
-    compose_background_tasks,
-    compose_client,
-    compose_dispatcher,
-    worker_name,
-)
+from worker.composition import compose_background_tasks, compose_client, compose_dispatcher, worker_name, worker_process
 from worker.delivery.options import STOP_TIMEOUT_S
 from worker.metrics import Attempts
 from worker.wake_up_listener import REDIS_RETRY_S, early_wake_ups, listen
@@ -47,19 +39,14 @@ _log: Final = logging.getLogger(__name__)
 def run(settings: Settings) -> int:
     """Run the worker until SIGTERM or SIGINT; return the exit code."""
     raise_file_limit(_FILES)
-    error_reports.configure(settings, "worker")
-    tracing.configure(settings, "worker")
     metrics.open_files(settings.data_dir, metrics.ProcessKind.WORKER)
-    open_database(settings.database_url, LOCK_WAIT_S)
-    daemon = _Daemon(settings, compared_clock())
-    daemon.start()
-    _log.info("worker started", extra={"worker": worker_name(), "pid": os.getpid()})
-    daemon.listen()
-    has_ended = daemon.join()
-    close_database()
+    with worker_process(settings) as clock:
+        daemon = _Daemon(settings, clock)
+        daemon.start()
+        _log.info("worker started", extra={"worker": worker_name(), "pid": os.getpid()})
+        daemon.listen()
+        has_ended = daemon.join()
     _log.info("worker stopped", extra={"worker": worker_name()})
-    tracing.close()
-    error_reports.close()
     if not has_ended:
         # Threads that still wait for a receiver would keep the process alive; the results of all other threads are written.
         logs.write_waiting()

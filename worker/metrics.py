@@ -79,12 +79,8 @@ def serve(bind: str, data_dir: Path) -> int:
     limited = {"timeout": _REQUEST_TIMEOUT_S}
     server.RequestHandlerClass = type("MetricsHandler", (server.RequestHandlerClass,), limited)
     # By default, Python prints a stack trace with the client's address.
-    server.handle_error = _log_interruption
+    server.handle_error = lambda *_: _log.debug("scrape interrupted")
     return int(server.server_port)
-
-
-def _log_interruption(_request: Any, _client_address: Any) -> None:
-    _log.debug("scrape interrupted")
 
 
 class _WorkerCounts(Collector):

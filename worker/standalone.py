@@ -4,16 +4,15 @@ It works in a forked child and in the worker's own process. Such a worker neithe
 tasks: `bin/riskrelay sweep` from cron queues the job for retries, and one `bin/riskrelay work` runs the tasks.
 """
 
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import Final
 
-from runtime import error_reports, metrics, tls_key_log, tracing, wake_up_queue
-from schemas.settings.definitions import InvalidSettings, Settings, load_settings
-from storage.db.engine import close_database, open_database
-from worker.composition import LOCK_WAIT_S, compared_clock, compose_client, compose_dispatcher
-from worker.delivery.dispatcher import SLICE_S, Dispatcher
+from runtime import metrics, tls_key_log, wake_up_queue
+from schemas.settings.definitions import InvalidSettings, load_settings
+from worker.composition import compose_client, compose_dispatcher, worker_process
+from worker.delivery.dispatcher import SLICE_S
 from worker.delivery.options import STOP_TIMEOUT_S
 from worker.metrics import Attempts
 
@@ -34,28 +33,17 @@ def deliver() -> None:
     wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
     # Before the first scan: from now on, a commit queues a job again.
     wake_ups.acknowledge()
-    with ExitStack() as ends:
-        dispatcher = _started(settings, ends)
-        is_idle = dispatcher.deliver_due()
+    with worker_process(settings) as clock, closing(compose_client(settings, settings.worker_concurrency)) as client:
+        dispatcher = compose_dispatcher(settings, clock, client, _attempts(settings.data_dir))
+        dispatcher.start()
+        try:
+            is_idle = dispatcher.deliver_due()
+        finally:
+            # Running attempts finish, unsent claims are returned, threads end.
+            dispatcher.stop()
+            dispatcher.join(settings.delivery_timeout_s + STOP_TIMEOUT_S)
     if not is_idle or dispatcher.has_work_for_other_workers:
         wake_ups.notify()
-
-
-def _started(settings: Settings, ends: ExitStack) -> Dispatcher:
-    """Return a running dispatcher; when `ends` closes, running attempts finish, unsent claims are returned, threads end."""
-    error_reports.configure(settings, "worker")
-    # A forked child of RQ ends without its exit handlers.
-    ends.callback(error_reports.close)
-    tracing.configure(settings, "worker")
-    ends.callback(tracing.close)
-    open_database(settings.database_url, LOCK_WAIT_S)
-    ends.callback(close_database)
-    client = ends.enter_context(closing(compose_client(settings, settings.worker_concurrency)))
-    dispatcher = compose_dispatcher(settings, compared_clock(), client, _attempts(settings.data_dir))
-    dispatcher.start()
-    ends.callback(dispatcher.join, settings.delivery_timeout_s + STOP_TIMEOUT_S)
-    ends.callback(dispatcher.stop)
-    return dispatcher
 
 
 @cache

@@ -283,7 +283,7 @@ def test_the_documented_address_codes_are_those_of_the_policy() -> None:
 #: Arguments and variables that hold error codes in the worker, a function that returns them, and one that takes them.
 _ERRORS: Final = {"error", "error_code"}
 _RETURNS_ERROR: Final = {"_reason"}
-_TAKES_ERROR: Final = {"transport_error", "_MissingSecret"}
+_TAKES_ERROR: Final = {"rejected", "transport_error", "_MissingSecret"}
 #: The argument that holds reasons.
 _REASONS: Final = {"reason"}
 

@@ -31,6 +31,7 @@ from worker.trackers.session import TrackerResult
 #: A claim that is no older than this, a few ticks, is sent without a second check, which costs a third of a delivery. So an
 #: attempt starts at most this long after its row was read.
 FRESH: Final = timedelta(milliseconds=200)
+_WORKER_LOST: Final = Outcome(error="worker_lost")
 
 
 def recheck(claim: Claim, now: datetime) -> Claim | None:
@@ -92,7 +93,7 @@ class AttemptRunner:
 
     def _attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
         is_lost = self._options.schedule.is_exceeded(claim.try_number)
-        outcome, nonce = Outcome(error="worker_lost"), None
+        outcome, nonce = _WORKER_LOST, None
         if claim.options is DEFAULT_OPTIONS or claim.options.provider_key == GENERIC_WEBHOOK:
             nonce = new_nonce()
             if not is_lost:

@@ -92,8 +92,8 @@ class DueTargetScanner:
         #: The ids of the targets that are read between full scans.
         self._known: list[str] = []
         self._was_full = False
-        #: The target that the last page ended with.
-        self._page_end = ""
+        #: The target after which the next page begins.
+        self.page_end = ""
 
     def cached(self) -> list[ThrottleState]:
         """Return the result of the last full scan while it may be reused, else an empty list."""
@@ -103,7 +103,7 @@ class DueTargetScanner:
     def scan(self, now: datetime) -> list[ThrottleState]:
         """Return targets with exports due at `now`; if there are more than MAX_KNOWN, some of each account."""
         self.is_reusable = False
-        self._was_full = self._scans.is_over()
+        self._was_full = self._scans.left_s() <= 0
         if not self._was_full:
             return throttle_state_sql.due_of(self._known, now)
         self._scanned_at = self._monotonic()
@@ -115,15 +115,11 @@ class DueTargetScanner:
 
     def pages(self, now: datetime) -> Generator[list[ThrottleState], None, None]:
         """Yield the due targets of all accounts, beginning after the last page; nothing if scans find all of them."""
-        if self._is_complete or not self._pages.is_over():
+        if self._is_complete or self._pages.left_s() > 0:
             return
         # The caller closes this generator when it has enough targets; the time until then counts as the time of the read.
         with self._pages.after():
-            yield from _pages(self._page_end, now)
-
-    def end_page(self, target_id: str) -> None:
-        """Let the next page begin after this target."""
-        self._page_end = target_id
+            yield from _pages(self.page_end, now)
 
     def next_scan_at(self, now: datetime) -> datetime | None:
         """Return when to scan again after a scan that found nothing to claim; None if no export waits for a later time."""
@@ -140,9 +136,6 @@ class _Backoff:
         self._quick_s = quick_s
         self._monotonic = monotonic
         self._until = monotonic()
-
-    def is_over(self) -> bool:
-        return self._monotonic() >= self._until
 
     def left_s(self) -> float:
         return self._until - self._monotonic()
@@ -243,7 +236,7 @@ class ClaimPlanner:
         elif not quotas:
             self._plan_again_by(self._scanner.next_scan_at(now), now)
         if read:
-            self._scanner.end_page(_last_served(read, quotas))
+            self._scanner.page_end = _last_served(read, quotas)
         return ClaimPlan(quotas, sorted(collector.rate_limited & quotas.keys()), sorted(collector.off))
 
     def record_claims(self, plan: ClaimPlan, claimed: Counter[str]) -> None:

@@ -89,7 +89,7 @@ def decide_outcome(outcome: Outcome, ended: Try) -> Verdict:
         return retry(error, None, effect, ended)
     response = _json_object(outcome.body)
     if 200 <= outcome.status < 300:
-        return _delivered(response, is_clean=_is_clean(outcome))
+        return _delivered(response, outcome)
     code = _receiver_code(response)
     if code == SIGNATURE_INVALID and 400 <= outcome.status < 500:
         # With any 4xx, this code means that the secret or the clock is wrong. A retry would change neither.
@@ -131,20 +131,25 @@ def delivered_as(ticket_id: str | None, url: str | None) -> Verdict:
     return Verdict(Transition.DELIVER, DELIVERED, effect=CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url)
 
 
-def retryable_effect(hold_s: int | None, *, is_rate_limited: bool, is_overloaded: bool) -> TargetEffect:
-    """Return the effect of a response that asks for a retry; `hold_s`, if it is positive, pauses the target."""
-    effect = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=is_overloaded)
+def retryable_effect(status: int | None, wait_s: int | None, default_s: int, *, is_rate_limited: bool) -> TargetEffect:
+    """Return the effect of a response that asks for a retry; `wait_s`, if it is positive, pauses the target.
+
+    A rate limit that names no time pauses it for `default_s` seconds.
+    """
+    hold_s = default_s if wait_s is None and is_rate_limited else wait_s
+    effect = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=is_rate_limited or status in RETRY_AFTER)
     if hold_s is None or hold_s <= 0:
         return effect
     return replace(effect, hold_s=hold_s, hold_reason=RATE_LIMITED if is_rate_limited else RECEIVER_UNAVAILABLE)
 
 
-def _delivered(response: dict[str, Any], *, is_clean: bool) -> Verdict:
+def _delivered(response: dict[str, Any], outcome: Outcome) -> Verdict:
     if not response:
         return _DELIVERED
     ticket_id, url = _first_text(response, "ticket_id", "id"), _first_text(response, "ticket_url", "url")
-    if not is_clean:
-        # Clients see the id and the link, so neither may contain text that must not be stored.
+    if outcome.kept is None or outcome.kept.encode() != outcome.body.strip():
+        # Part of the response was removed. Clients see the id and the link, so neither may contain text that must not be
+        # stored.
         ticket_id, url = (None if each is None or has_forbidden(each) else each for each in (ticket_id, url))
     return delivered_as(ticket_id, url)
 
@@ -153,9 +158,7 @@ def _retry_after_response(outcome: Outcome, error: str, ended: Try) -> Verdict:
     """Retry; a 429 pauses the target, and so does a 503 with Retry-After."""
     named_s = _named_retry_after_s(outcome, error, ended.now)
     is_rate_limited = outcome.status == 429 or error == WEBHOOK_RATE_LIMITED
-    hold_s = DEFAULT_RETRY_AFTER_S if named_s is None and is_rate_limited else named_s
-    is_overloaded = outcome.status in RETRY_AFTER or is_rate_limited
-    effect = retryable_effect(hold_s, is_rate_limited=is_rate_limited, is_overloaded=is_overloaded)
+    effect = retryable_effect(outcome.status, named_s, DEFAULT_RETRY_AFTER_S, is_rate_limited=is_rate_limited)
     return retry(error, named_s if named_s is not None and named_s > 0 else None, effect, ended)
 
 
@@ -203,11 +206,6 @@ def _receiver_code(response: dict[str, Any]) -> str | None:
     error = response.get("error")
     codes = [response.get("code"), error.get("code") if isinstance(error, dict) else None]
     return next((code for code in codes if isinstance(code, str) and code in RECEIVER_CODES), None)
-
-
-def _is_clean(outcome: Outcome) -> bool:
-    """Return whether the whole response is kept unchanged, so that it contains no text that must not be stored."""
-    return outcome.kept is not None and outcome.kept.encode() == outcome.body.strip()
 
 
 def _first_text(response: dict[str, Any], *names: str) -> str | None:

@@ -21,7 +21,6 @@ from worker.delivery.outcomes import (
     MAX_PROVIDER_TEXT,
     MAX_RETRY_AFTER_S,
     ONE_RETRY_LEFT,
-    RETRY_AFTER,
     Try,
     decide_outcome,
     delivered_as,
@@ -80,9 +79,7 @@ def _decide(result: TrackerResult, ended: Try) -> Verdict:
     error = UNKNOWN_OUTCOME if value is None or result.is_outcome_unknown else value.code
     wait_s = None if value is None else _wait_s(value, ended.now)
     is_limit = value is not None and value.is_rate_limit
-    hold_s = DEFAULT_HOLD_S if wait_s is None and is_limit else wait_s
-    is_overloaded = is_limit or result.outcome.status in RETRY_AFTER
-    effect = retryable_effect(hold_s, is_rate_limited=is_limit, is_overloaded=is_overloaded)
+    effect = retryable_effect(result.outcome.status, wait_s, DEFAULT_HOLD_S, is_rate_limited=is_limit)
     if effect.hold_reason == RATE_LIMITED and ended.number > 1:
         # During a limit of an hour, GitHub names a minute again and again. So the named time is only the minimum wait.
         return retry(error, None, effect, ended)._replace(retry_after_s=wait_s)

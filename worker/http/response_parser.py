@@ -15,7 +15,7 @@ ignored.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpResponseParser
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 #: Enough for a ticket's id and link; the rest is not read.
 MAX_RESPONSE_BYTES: Final = 64 * 1024
@@ -132,9 +132,6 @@ class ResponseParser:
         try:
             self._parser.feed_data(piece)
         except (HttpParserError, HttpParserUpgrade) as broken:
-            stopped_by = broken.__context__ if isinstance(broken, HttpParserCallbackError) else None
-            if stopped_by is not None and not isinstance(stopped_by, InvalidResponse):
-                raise stopped_by from None  # a bug of ours, or an interrupt: not the receiver's fault
             self._ends_connection = self._is_done = True
             if not self._status:
                 raise InvalidResponse("The response is not HTTP.") from broken

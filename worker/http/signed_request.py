@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Final, NamedTuple, TypeAlias
 
 from runtime.account_shares import AccountId
@@ -113,9 +113,10 @@ class SignedPost:
             _log.exception("sending failed", extra=_log_fields(message))
             return Outcome(error="internal_error")
         received = None if outcome.status is None else hashlib.sha256(outcome.body).hexdigest()
-        body = _without_secrets(outcome.body, [secret for secret in request.secrets if not _is_short(secret)])
+        short = [secret for secret in request.secrets if len(secret.encode()) < MIN_SECRET_BYTES]
+        body = reduce(without_secret, [secret for secret in request.secrets if secret not in short], outcome.body)
         # A secret of a few letters occurs in any response by chance; removing it must not damage the ticket fields.
-        clean = _without_secrets(body, [secret for secret in request.secrets if _is_short(secret)])
+        clean = reduce(without_secret, short, body)
         return outcome._replace(
             body=body,
             kept=_excerpt(clean, message),
@@ -209,16 +210,6 @@ def _standard_headers(message: Message, secret: str) -> dict[str, str]:
         STANDARD_TIMESTAMP_HEADER: str(timestamp),
         STANDARD_SIGNATURE_HEADER: sign_standard(standard_key(secret) or b"", message.key, timestamp, message.body),
     }
-
-
-def _is_short(secret: str) -> bool:
-    return len(secret.encode()) < MIN_SECRET_BYTES
-
-
-def _without_secrets(body: bytes, repeated: list[str]) -> bytes:
-    for secret in repeated:
-        body = without_secret(body, secret)
-    return body
 
 
 def _excerpt(body: bytes, message: Message) -> str | None:

@@ -136,7 +136,11 @@ class TrackerSession:
         return create if _is_success(last.status) or not _is_success(create.status) else last
 
     def _send(self, request: TrackerRequest, *, is_lookup: bool) -> TrackerResponse:
-        self._require_same_origin(request.url)
+        # Never send the token to another server: a URL in a response may lead to one.
+        origin = urlsplit(request.url)[:2]
+        if self._origin not in {None, origin}:
+            raise ValueError("A tracker's module has left the origin of its first request.")
+        self._origin = origin
         if self.exchange.is_over():
             raise transport_error("deadline_exceeded")
         self.exchange.has_sent, self.exchange.max_response_bytes = False, request.max_response_bytes
@@ -172,13 +176,6 @@ class TrackerSession:
         held_until_s = response.reset_at_s()
         if held_until_s is not None:
             self._held_until_s = max(held_until_s, self._held_until_s or 0.0)
-
-    def _require_same_origin(self, url: str) -> None:
-        """Never send the token to another server: a URL in a response may lead to one. Raises ValueError."""
-        origin = urlsplit(url)[:2]
-        if self._origin not in {None, origin}:
-            raise ValueError("A tracker's module has left the origin of its first request.")
-        self._origin = origin
 
 
 def _is_success(status: int | None) -> bool:

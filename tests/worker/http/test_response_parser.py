@@ -211,24 +211,6 @@ def test_a_parser_starts_afresh_with_each_response() -> None:
     assert answers == [kept(b"slow", 429, "7"), kept(), kept(), kept(b"", 204), last()]
 
 
-class FaultyParser(ResponseParser):
-    """A parser with a bug, or one that is interrupted."""
-
-    def __init__(self, fault: BaseException) -> None:
-        super().__init__()
-        self.fault = fault
-
-    def on_body(self, _piece: bytes) -> None:
-        raise self.fault
-
-
-@pytest.mark.parametrize("fault", [ZeroDivisionError("ours"), KeyboardInterrupt()], ids=["mistake", "interrupt"])
-def test_our_own_errors_while_reading_are_not_attributed_to_the_receiver(fault: BaseException) -> None:
-    stream, reader = BytesIO(OK + TWO), FaultyParser(fault)
-    with pytest.raises(type(fault)):
-        reader.read_head(stream.read)
-
-
 def test_a_parser_keeps_nothing_of_a_body_that_it_has_returned() -> None:
     readers, body = [ResponseParser() for _ in range(50)], b"x" * MAX_RESPONSE_BYTES
     tracemalloc.start()
