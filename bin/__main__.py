@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from bin.cli.lazy_group import LazyGroup
-from bin.cli.option_types import TEXT
 from bin.cli.output import echo, escape_unencodable
 from runtime import tls_key_log
 from schemas.base.errors import NoEncryptionKey, RiskRelayError
@@ -64,7 +63,6 @@ def _kind(error: BaseException) -> str:
 @click.version_option(VERSION, prog_name="riskrelay")
 @click.option(
     "--url",
-    type=TEXT,
     metavar="URL",
     help="Run the command against the API at this URL, with the token in RISKRELAY_TOKEN or in the credentials file.",
 )

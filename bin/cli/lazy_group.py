@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 import click
 from click.shell_completion import CompletionItem
 
-from bin.cli.option_types import TEXT
 from bin.command_table import DEFAULTS, commands_of
 
 #: The module of commands against a remote installation. Imported by its name, because its layer is above this module, and
@@ -72,7 +71,7 @@ class LazyGroup(click.Group):
 
 
 def load(path: tuple[str, ...]) -> click.Command:
-    """Import and return the command at `path`, such as `("secret", "set", "target")`; its texts must be UTF-8."""
+    """Import and return the command at `path`, such as `("secret", "set", "target")`."""
     if path[0] != "completion":
         # `completion` is quick: it needs no settings.
         _leave_out_unused_packages()
@@ -80,9 +79,6 @@ def load(path: tuple[str, ...]) -> click.Command:
     command: click.Command = getattr(module, path[0].replace("-", "_"))
     for name in path[1:]:
         command = cast(click.Group, command).commands[name]
-    for parameter in command.params:
-        if parameter.type is click.STRING:
-            parameter.type = TEXT
     _move_below_options(command)
     return command
 

@@ -1,36 +1,21 @@
-"""Types of options: text, numbers that fit into the database, so that a typing error is refused, and lists with commas."""
+"""Types of options: numbers that fit into the database, so that a typing error is refused, and lists with commas."""
 
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
-from click.types import StringParamType
 
 from bin.cli.records import Command
+from schemas.base.fields import MAX_ID
 
 #: An auto-increment id: four bytes in PostgreSQL, more than any installation needs.
 ROW_ID: Final = click.IntRange(1, 2**31 - 1)
 #: A maximum; SQLite integers have eight bytes.
 LIMIT: Final = click.IntRange(1, 2**63 - 1)
+#: A scanner's number of a scan run.
+SCAN_RUN: Final = click.IntRange(1, MAX_ID)
 #: A hundred years: no token needs more, and much longer times would exceed the range of dates.
 DAYS: Final = click.IntRange(1, 36_500)
-
-
-class _Utf8Text(StringParamType):
-    """Text that is UTF-8: the characters that Python uses for other bytes fit neither into a database nor a response."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text; other bytes are wrong usage."""
-        text = super().convert(value, param, ctx)
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            self.fail("This value is not UTF-8 text.", param, ctx)
-        return text
-
-
-#: Replaces `click.STRING` in every command; paths of files may be any bytes.
-TEXT: Final = _Utf8Text()
 
 
 class ValueList(click.ParamType[tuple[Any, ...]]):
@@ -68,7 +53,7 @@ class Parsed(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the value that the function returns for the text."""
-        found = self._read(TEXT.convert(value, param, ctx))
+        found = self._read(str(value))
         return self.fail(self._fix, param, ctx) if found is None else found
 
 

@@ -80,9 +80,7 @@ def settings_from(
             allowed = f"it has {', '.join(properties)}" if properties else "it has none"
             raise click.UsageError(f"{provider_key} has no setting `{outer}`; {allowed}.")
         if dot:
-            # `before` may come from another host, which can send any value.
-            parts = found.get(outer)
-            found[outer] = {**(parts if isinstance(parts, Mapping) else {}), part: texts[-1]}
+            found[outer] = {**(found.get(outer) or {}), part: texts[-1]}
         else:
             found[name] = setting_from(properties[name], texts)
     return found

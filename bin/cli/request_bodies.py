@@ -6,7 +6,6 @@ from typing import Any, BinaryIO
 
 import click
 
-from bin.cli.option_types import TEXT
 from bin.cli.output import Refused
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import Form
@@ -24,7 +23,7 @@ class FieldText(click.ParamType[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text; a text that the field refuses is wrong usage."""
-        text = TEXT.convert(value, param, ctx)
+        text = str(value)
         try:
             checked(self._form, {self._field: text})
         except ValidationFailed as invalid:

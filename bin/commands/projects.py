@@ -8,7 +8,7 @@ import click
 from bin.cli.account_option import account_option, account_or_only
 from bin.cli.database_command import with_database
 from bin.cli.installation import opened
-from bin.cli.option_types import ROW_ID, Parsed
+from bin.cli.option_types import ROW_ID, SCAN_RUN, Parsed
 from bin.cli.private_files import write_private
 from bin.cli.records import Record, RecordTable
 from bin.cli.request_bodies import FieldText
@@ -97,12 +97,7 @@ def list_projects() -> list[Record]:
 
 @scan_run.command("add")
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
-@click.option(
-    "--id",
-    "scan_run_id",
-    type=click.IntRange(1, 2**63 - 1),
-    help="The scanner's number of the scan run; default: the next free number.",
-)
+@click.option("--id", "scan_run_id", type=SCAN_RUN, help="The scanner's number of the run; default: the next free number.")
 @with_database()
 def add_scan_run(project_id: int, scan_run_id: int | None) -> Record:
     """Register a scan run.

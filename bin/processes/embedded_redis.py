@@ -21,6 +21,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import click
+
 from bin.processes import child_process
 from bin.processes.supervisor import remove
 from runtime.files import try_lock
@@ -48,7 +50,7 @@ DATA_NAMES = ("appendonly.aof", "appendonlydir")
 _log = logging.getLogger(__name__)
 
 
-class EmbeddedRedisError(Exception):
+class EmbeddedRedisError(click.ClickException):
     """The embedded Redis cannot run; the message contains the cause and the fix."""
 
 

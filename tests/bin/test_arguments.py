@@ -23,35 +23,6 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> S
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ("account", "add", BYTES),
-        ("user", "add", f"{BYTES}@example.com", "--account", "1"),
-        ("user", "disable", BYTES),
-        ("grant", "list", "--user", BYTES),
-        ("token", "create", "--user", "ada@example.com", "--name", BYTES),
-        ("project", "add", BYTES, "--account", "1"),
-        ("project", "add", "x", "--account", "1", "--shop-domain", BYTES),
-        ("report", "add", BYTES, "--project", "1"),
-        ("export", "show", BYTES),
-        ("export", "list", "--search", BYTES),
-        ("export", "list", "--target", f"{BYTES},tgt_1"),
-        ("export", "prepare", "--account", "1", "--title", BYTES),
-        ("target", "add", "generic_webhook", BYTES, "--account", "1"),
-        ("rule", "add", "x", "--user", "ada@example.com", "--label", f"a,{BYTES}"),
-        ("audit", "list", "--action", BYTES),
-        ("session", "revoke", BYTES),
-        ("--url", f"https://{BYTES}.example", "target", "list"),
-        ("--url", "https://relay.example", "target", "show", BYTES),
-    ],
-)
-def test_an_argument_that_is_not_utf_8_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
-    result = shell.run(*words)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.endswith(": This value is not UTF-8 text.\n")
-
-
-@pytest.mark.parametrize(
     "words", [("listen", "--port", "1", "--delay", "inf"), ("listen", "--port", "1", "--delay", "1e300")]
 )
 def test_an_enormous_delay_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ import click
 
 from bin.cli.database_command import with_database
 from bin.cli.installation import opened
-from bin.cli.option_types import TEXT, ValueList
+from bin.cli.option_types import ValueList
 from bin.cli.output import Refused
 from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked, read_limited
@@ -35,7 +35,7 @@ def print_export(record: Export, as_json: bool) -> None:
 @click.option(
     "--target",
     "target_ids",
-    type=ValueList(TEXT),
+    type=ValueList(click.STRING),
     required=True,
     help="The target's id. With EXPORT_ID, several ids separated by commas are possible: each target gets an export.",
 )

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.database_command import with_database
-from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, options
+from bin.cli.option_types import LIMIT, ROW_ID, ValueList, options
 from bin.cli.records import Record, RecordTable
 from bin.cli.request_bodies import given, present
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
@@ -49,7 +49,7 @@ _rule_options: Final = options(
         help="Dismiss matching exports with this reason.",
     ),
     click.option(
-        "--label", "labels", type=ValueList(TEXT), help="Add these labels to matching exports; separated by commas."
+        "--label", "labels", type=ValueList(click.STRING), help="Add these labels to matching exports; separated by commas."
     ),
 )
 

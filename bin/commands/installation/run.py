@@ -20,7 +20,7 @@ from bin.commands.installation.serve import (
     require_startable,
     warn_if_redis_is_unavailable,
 )
-from bin.processes.embedded_redis import EmbeddedRedis, EmbeddedRedisError
+from bin.processes.embedded_redis import EmbeddedRedis
 from bin.processes.local_service import DIRECTLY, local_url
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from bin.processes.workers import worker_command
@@ -71,8 +71,6 @@ def run() -> None:
             _log.warning("not ready after %s s, continuing; see the lines above", READY_WITHIN_S)
         temporary_paths = [] if redis is None else redis.temporary_paths
         raise SystemExit(supervisor.run_alone(settings.log_level, settings.log_format, temporary_paths))
-    except EmbeddedRedisError as failed:
-        raise Refused(str(failed)) from None
     finally:
         if redis is not None:
             redis.stop()

@@ -15,12 +15,12 @@ import click
 
 from bin.checks.machine import is_loopback
 from bin.cli.installation import checked_settings
+from bin.cli.option_types import SCAN_RUN
 from bin.cli.output import Refused, counted, echo, writing
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar, secret_or_setting
 from bin.scan_import.sender import ImportSummary, PostbackSender, send_all
 from runtime.files import replacing, require_replaceable
-from schemas.base.fields import MAX_ID
 from schemas.intake.page_url import page_key
 from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
 from schemas.report_files.formats import FORMATS, read_report
@@ -35,7 +35,7 @@ _MAX_SHOWN: Final = 20
 @click.option(
     "--scan-run",
     "scan_run_id",
-    type=click.IntRange(1, MAX_ID),
+    type=SCAN_RUN,
     help="Number of the scan run. Default: derived from the file, so that the same file always has the same number.",
 )
 @click.option(

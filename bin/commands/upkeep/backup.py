@@ -5,7 +5,6 @@ removes what a killed one left. Refuses to overwrite a file without --force, any
 beside another backup.
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from bin.cli.output import Refused, echo, writing
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
-from runtime.files import require_replaceable, sync, try_lock
+from runtime.files import require_replaceable, sync
 from schemas.base.errors import RiskRelayError
 from schemas.base.timestamps import format_rfc3339
 from schemas.settings.definitions import Settings
@@ -141,21 +140,17 @@ def _part(path: Path) -> Iterator[Path]:
     with writing(path, "Become the owner of its folder or create its folder, free space, or use another path."):
         _remove_leftovers(path.parent)
         _remove(part)
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            # The file is locked while it is written: an unlocked file is a leftover.
-            fcntl.flock(file, fcntl.LOCK_EX)
-            try:
-                yield part
-            finally:
-                _remove(part)
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            yield part
+        finally:
+            _remove(part)
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Delete what killed backups left in a folder, except files that another installation is writing."""
+    """Delete what killed backups left in a folder; the caller holds the lock of backups."""
     for part in folder.glob(f".{PATTERN}{PART}"):
-        with part.open("rb") as file:
-            if try_lock(file):
-                _remove(part)
+        _remove(part)
 
 
 def _remove(part: Path) -> None:
