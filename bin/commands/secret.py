@@ -18,7 +18,7 @@ from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import format_rfc3339_or_none
 from schemas.intake.sources import connected_status
 from schemas.settings.definitions import Settings
-from schemas.targets.target import Target, TargetStatus
+from schemas.targets.target import TargetStatus
 from service.operations.wiring import Operations, build_operations
 from storage.intake import rejections
 from storage.secrets import integrations
@@ -169,28 +169,23 @@ def _integrations(settings: Settings) -> Iterator[dict[str, object]]:
 def _targets(settings: Settings) -> Iterator[dict[str, object]]:
     """Yield the secret of each target, its headers and its Standard Webhooks secret."""
     for each in targets.list_all(DefaultSecret.of(settings, Vault(settings.encryption_keys))):
-        record = _target(each)
+        source = "database" if each.has_own_secret else "environment"
+        record = {
+            "name": each.id,
+            **dump_target(each, utc_now())["secret"],
+            "source": source if each.secret_fingerprint else None,
+            "connected": each.connected_status,
+            "last_validation": each.validation_status,
+            "last_accepted_at": format_rfc3339_or_none(each.last_success_at),
+            "last_refused_at": None,
+            "last_refusal": None,
+        }
         yield record
         beside = {**record, "configured": True, "source": "database"}
         for header in each.headers:
             yield {**beside, "name": f"{each.id} header {header.name}", "fingerprint": header.fingerprint}
         if each.has_standard_secret:
             yield {**beside, "name": f"{each.id} standard-webhooks", "fingerprint": each.standard_secret_fingerprint}
-
-
-def _target(target: Target) -> dict[str, object]:
-    record = dump_target(target, utc_now())
-    source = "database" if target.has_own_secret else "environment"
-    return {
-        "name": target.id,
-        **record["secret"],
-        "source": source if target.secret_fingerprint else None,
-        "connected": target.connected_status,
-        "last_validation": target.validation_status,
-        "last_accepted_at": format_rfc3339_or_none(target.last_success_at),
-        "last_refused_at": None,
-        "last_refusal": None,
-    }
 
 
 def _certificates() -> list[dict[str, object]]:

@@ -14,7 +14,7 @@ from bin.cli.output import Refused, echo
 from bin.cli.records import print_record, shown_of
 from bin.cli.request_bodies import parse_strictly, present, read_limited
 from bin.commands.exports import export, export_bulk
-from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
+from bin.commands.exports.export import APPROVED, snoozed_until, text_of
 from bin.remote.remote_command import RemoteCommand, posting, printing
 from schemas.base.timestamps import format_rfc3339
 from schemas.triage.bulk_decisions import BulkAction

@@ -184,28 +184,36 @@ class _ReceiverClient:
 def _deliver(client: _ReceiverClient, message: Message, secret: str, as_json: bool) -> bool:
     """Send one sample; return whether it was accepted."""
     sent = SignedPost(client.http.post, Vault(()), DefaultSecret(secret)).send(message)
-    verdict = client.verdict(sent, message.at)
-    _print(_record(message.url, message.key, message.at, sent, verdict), as_json)
-    return verdict.outcome == DELIVERED
+    return _report(client, message.key, message.at, sent, as_json)
 
 
 def _replay(client: _ReceiverClient, path: Path, secret: str | None, as_json: bool) -> bool:
     """Send a saved request unchanged, or signed again if a secret is given; return whether it was accepted."""
-    saved = saved_requests.read(path)
-    now = utc_now()
+    saved, now = saved_requests.read(path), utc_now()
     headers = saved.headers if secret is None else _resigned(saved, secret, now)
     sent = client.post(headers, saved.body)
-    verdict = client.verdict(sent, now)
     key = next((value for name, value in headers.items() if name.lower() == "idempotency-key"), None)
-    _print(_record(client.url, key, now, sent._replace(kept=response_excerpt(sent.body)), verdict), as_json)
-    return verdict.outcome == DELIVERED
+    return _report(client, key, now, sent._replace(kept=response_excerpt(sent.body)), as_json)
 
 
-def _print(record: dict[str, Any], as_json: bool) -> None:
-    """Print what a request resulted in, with an explanation of its error."""
+def _report(client: _ReceiverClient, key: str | None, at: datetime, sent: Outcome, as_json: bool) -> bool:
+    """Print a request and its result in the form of an attempt's record; return whether it was accepted."""
+    verdict = client.verdict(sent, at)
+    record = {
+        "url": client.url,
+        "idempotency_key": key,
+        "outcome": verdict.outcome,
+        "response_status": sent.status,
+        "error_code": verdict.error_code,
+        "retry_in_s": verdict.next_attempt_at and round((verdict.next_attempt_at - at).total_seconds()),
+        "provider_ticket_id": verdict.provider_ticket_id,
+        "duration_ms": sent.timings.total_ms,
+        "answer": sent.kept,
+    }
     print_record(record, as_json)
-    if record["error_code"] is not None and not as_json:
-        echo(" ".join(help_for(record["error_code"])))
+    if verdict.error_code is not None and not as_json:
+        echo(" ".join(help_for(verdict.error_code)))
+    return verdict.outcome == DELIVERED
 
 
 def _resigned(saved: SavedRequest, secret: str, now: datetime) -> dict[str, str]:
@@ -311,7 +319,7 @@ def _value(text: str) -> Any:
     """Parse JSON; text that is not JSON is taken as it is."""
     try:
         return parse(text.encode())
-    except (MalformedJson, UnicodeEncodeError):
+    except MalformedJson:
         return text
 
 
@@ -323,22 +331,4 @@ def _http_client(settings: Settings, url: str) -> HttpClient:
 
 
 def _is_local(url: str) -> bool:
-    try:
-        return is_loopback(urlsplit(url).hostname or "")
-    except ValueError:
-        return False  # the client reports the invalid URL
-
-
-def _record(url: str, key: str | None, at: datetime, sent: Outcome, verdict: Verdict) -> dict[str, Any]:
-    """Return the request and its result in the form of an attempt's record."""
-    return {
-        "url": url,
-        "idempotency_key": key,
-        "outcome": verdict.outcome,
-        "response_status": sent.status,
-        "error_code": verdict.error_code,
-        "retry_in_s": verdict.next_attempt_at and round((verdict.next_attempt_at - at).total_seconds()),
-        "provider_ticket_id": verdict.provider_ticket_id,
-        "duration_ms": sent.timings.total_ms,
-        "answer": sent.kept,
-    }
+    return is_loopback(urlsplit(url).hostname or "")

@@ -110,7 +110,7 @@ def test_with_several_accounts_the_account_option_is_required(shell: BulkShell) 
     with shell.database():
         other = make_customer()
         make_exports(other, 2)
-    assert "use --account" in shell.refuses(2, "dismiss", "--source", "manual", "--yes")
+    assert "use --account" in shell.refuses(1, "dismiss", "--source", "manual", "--yes")
     named = shell.json("dismiss", "--source", "manual", "--account", str(other.account_id), "--yes")
     assert counted(named) == ("dismiss", "done", 2, 2, 2)
     assert shell.statuses() == ["prepared"] * 3
