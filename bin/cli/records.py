@@ -25,8 +25,11 @@ class RecordTable(NamedTuple):
     columns: Sequence[str]
     none: str
 
-    def show(self, records: Sequence[Record], as_json: bool, none: str | None = None) -> None:
-        """Print a list: every field in JSON, else the columns as a table, or a text if the list is empty."""
+    def show(self, records: Sequence[Record] | Record, as_json: bool, none: str | None = None) -> None:
+        """Print a list: every field in JSON, else the columns as a table, or a text if the list is empty; or one record."""
+        if isinstance(records, Mapping):
+            print_record(records, as_json)
+            return
         if as_json:
             _print_json(list(records))
             return

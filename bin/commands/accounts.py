@@ -35,7 +35,9 @@ _NONE: Final = "none"
 
 def show_accounts(records: Sequence[Record], as_json: bool) -> None:
     """Print accounts; in a table, how much each has stored is a text such as `3 of 1000`."""
-    rows = [{**each, **{name: "{used} of {limit}".format(**each[name]) for name in STORED.values()}} for each in records]
+    rows = [
+        {**each, **{name: f"{each[name]['used']} of {each[name]['limit']}" for name in STORED.values()}} for each in records
+    ]
     ACCOUNTS.show(records if as_json else rows, as_json)
 
 

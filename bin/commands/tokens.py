@@ -105,8 +105,8 @@ def list_tokens() -> list[Record]:
 @token.command("revoke")
 @click.argument("token_id", type=ROW_ID, required=False)
 @click.option("--user", "email", help="Revoke every token of this user instead.")
-@json_option
-def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None:
+@with_database(TOKENS._replace(none=NO_VALID_TOKEN).show)
+def revoke_token(token_id: int | None, email: str | None) -> list[Record] | Record:
     """Revoke one token, or all tokens of a user; the next request with one gets 401.
 
     Examples:
@@ -116,12 +116,9 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
     Exit codes: 0 revoked, 1 no such token or user, 2 wrong usage.
     """
     require_one("Use either a token id or --user.", token_id, email)
-    with opened():
-        if token_id is not None:
-            print_record(dump(TokenResponse, token_operations.revoke(token_id, OPERATOR)), as_json)
-        elif email is not None:
-            revoked = [dump(TokenResponse, each) for each in token_operations.revoke_all(email, OPERATOR)]
-            TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
+    if token_id is not None:
+        return dump(TokenResponse, token_operations.revoke(token_id, OPERATOR))
+    return [dump(TokenResponse, each) for each in token_operations.revoke_all(str(email), OPERATOR)]
 
 
 @session.command("list")
@@ -142,8 +139,8 @@ def list_sessions(email: str | None) -> list[Record]:
 @session.command("revoke")
 @click.argument("session_id", required=False)
 @click.option("--user", "email", help="Revoke every session of this user instead.")
-@json_option
-def revoke_session(session_id: str | None, email: str | None, as_json: bool) -> None:
+@with_database(SESSIONS._replace(none=NO_SESSIONS).show)
+def revoke_session(session_id: str | None, email: str | None) -> list[Record] | Record:
     """End one session, or all sessions of a user; the user must sign in again.
 
     Examples:
@@ -153,9 +150,6 @@ def revoke_session(session_id: str | None, email: str | None, as_json: bool) -> 
     Exit codes: 0 revoked, 1 no such session or user, 2 wrong usage.
     """
     require_one("Use either a session id or --user.", session_id, email)
-    with opened():
-        if session_id is not None:
-            print_record(dump(ConsoleSessionResponse, session_operations.revoke(session_id, OPERATOR)), as_json)
-        elif email is not None:
-            ended = [dump(ConsoleSessionResponse, each) for each in session_operations.revoke_of_user(email, OPERATOR)]
-            SESSIONS.show(ended, as_json, NO_SESSIONS)
+    if session_id is not None:
+        return dump(ConsoleSessionResponse, session_operations.revoke(session_id, OPERATOR))
+    return [dump(ConsoleSessionResponse, each) for each in session_operations.revoke_of_user(str(email), OPERATOR)]

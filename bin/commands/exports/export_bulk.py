@@ -16,10 +16,11 @@ from typing import Any, Final
 import click
 
 from bin.cli.account_option import account_or_only
+from bin.cli.database_command import with_database
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, options, require_one
 from bin.cli.output import Refused, echo
-from bin.cli.records import Command, RecordTable, json_option, print_record
+from bin.cli.records import Command, Record, RecordTable, print_record
 from bin.cli.request_bodies import checked, present
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
@@ -34,7 +35,7 @@ from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.bulk_jobs import BulkJobStatus
 from schemas.triage.export_filter import ExportFilterForm, ExportQuery
-from service.operations.wiring import build_operations
+from service.operations.wiring import Operations, build_operations
 from storage.accounts import projects
 from storage.accounts.account_limits import account_limits
 from storage.db import engine
@@ -132,8 +133,8 @@ def refused_urls() -> Iterator[None]:
 @click.option("--show", "shown_id", metavar="ID", help="Show the progress of a bulk job.")
 @click.option("--cancel", "cancelled_id", metavar="ID", help="Cancel a running bulk job; its decisions stay in effect.")
 @click.option("--list", "is_list", is_flag=True, help="List bulk jobs, newest first.")
-@json_option
-def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
+@with_database(BULK_JOBS.show, build_operations)
+def bulk(operations: Operations, shown_id: str | None, cancelled_id: str | None, is_list: bool) -> list[Record] | Record:
     """Show, list or cancel bulk jobs: decisions on all exports that matched filters.
 
     Example: riskrelay export bulk --show blk_…
@@ -141,14 +142,11 @@ def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json:
     Exit codes: 0 shown or cancelled, 1 not found, 2 wrong usage.
     """
     require_one(HOW_TO_USE_BULK, shown_id, cancelled_id, is_list)
-    with opened() as settings:
-        if is_list:
-            BULK_JOBS.show([dump(BulkJobResponse, each) for each in bulk_jobs.list_page()], as_json)
-        elif shown_id is not None:
-            print_record(dump(BulkJobResponse, bulk_jobs.get(shown_id)), as_json)
-        elif cancelled_id is not None:
-            cancelled = build_operations(settings).bulk.cancel(cancelled_id, OPERATOR)
-            print_record(dump(BulkJobResponse, cancelled), as_json)
+    if is_list:
+        return [dump(BulkJobResponse, each) for each in bulk_jobs.list_page()]
+    if cancelled_id is not None:
+        return dump(BulkJobResponse, operations.bulk.cancel(cancelled_id, OPERATOR))
+    return dump(BulkJobResponse, bulk_jobs.get(str(shown_id)))
 
 
 def _query(decision: BulkDecision, given: Mapping[str, Any]) -> ExportQuery:
