@@ -56,8 +56,10 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
     with opened() as settings:
         task = ComplianceTask(Vault(settings.encryption_keys), process_name("compliance"), utc_now)
         if not dry_run:
-            with alone(Lock.COMPLIANCE):
-                _process(task, min(limit, ledger.count_waiting(utc_now())))
+            count = min(limit, ledger.count_waiting(utc_now()))
+            with alone(Lock.COMPLIANCE), progress_bar(count, "Requests") as bar:
+                while bar.pos < count and task.run_once():
+                    bar.update(1)
         print_record({"done": task.done, "waiting": ledger.count_unfinished()}, as_json)
     if task.failed:
         raise SystemExit(1)
@@ -130,12 +132,3 @@ def export(file: Path | None) -> None:
                 # As `backup` does: this may be the first file in its folder.
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(file, erasure_replay.lines())
-
-
-def _process(task: ComplianceTask, limit: int) -> None:
-    """Process up to `limit` requests; a terminal shows a progress bar."""
-    with progress_bar(limit, "Requests") as bar:
-        for _ in range(limit):
-            if not task.run_once():
-                break
-            bar.update(1)

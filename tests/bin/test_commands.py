@@ -907,7 +907,7 @@ def test_long_running_commands_need_encryption_keys(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "hint"), [(("target", "lits"), "Did you mean 'list'?"), (("targets", "list"), "Did you mean 'target'?")]
+    ("words", "hint"), [(("token", "lst"), "Did you mean 'list'?"), (("targets", "list"), "Did you mean 'target'?")]
 )
 def test_an_unknown_command_suggests_a_similar_one(shell: Shell, words: tuple[str, ...], hint: str) -> None:
     refused = shell.run(*words)

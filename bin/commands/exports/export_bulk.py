@@ -30,7 +30,6 @@ from schemas.api.response_fields import dump
 from schemas.base.errors import ValidationFailed
 from schemas.base.principal import OPERATOR
 from schemas.exports.state_machine import TRANSITIONS, Transition
-from schemas.settings.definitions import Settings
 from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.bulk_jobs import BulkJobStatus
@@ -107,13 +106,20 @@ def decides_on_many(export_id: str | None, given: Mapping[str, Any]) -> bool:
 def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json: bool) -> None:
     """Decide on every export that `filter_options` match, after a confirmation. Raises Refused unless the job completes."""
     with opened() as settings:
-        query = _query(decision, given)
+        query = read_filters(filters_of(decision.action, given))
+        query = replace(query, account_id=given["account_id"] or _account_of(decision, query))
         count = require_few(export_list.count(query))
         if count and not given["is_confirmed"]:
             confirm(decision.action, decision.target_id, count, export_list.count_by_severity(query))
         with refused_urls():
             held = build_operations(settings).bulk.begin_claimed(decision, query, count, query.account_id or 0)
-        _process(held, settings, as_json)
+        wake_ups = WakeUpQueue(connect(settings.redis_url))
+        task = bulk_job_task(wake_ups, settings.target_policy, account_limits(settings), utc_now)
+        process(held, bulk_jobs.get(held.id).total, task, bulk_jobs.release, "bulk")
+        job = bulk_jobs.get(held.id)
+        print_record(dump(BulkJobResponse, job), as_json)
+    if job.status is not BulkJobStatus.DONE:
+        raise Refused(f"Bulk job {held.id} is {job.status}; see `export bulk --show {held.id}`.")
 
 
 @contextmanager
@@ -149,11 +155,6 @@ def bulk(operations: Operations, shown_id: str | None, cancelled_id: str | None,
     return dump(BulkJobResponse, bulk_jobs.get(str(shown_id)))
 
 
-def _query(decision: BulkDecision, given: Mapping[str, Any]) -> ExportQuery:
-    query = read_filters(filters_of(decision.action, given))
-    return replace(query, account_id=given["account_id"] or _account_of(decision, query))
-
-
 def _account_of(decision: BulkDecision, query: ExportQuery) -> int:
     """Return the account of the target or of the filters; a job decides on exports of one account."""
     target_id = decision.target_id or next(iter(query.target_ids), None)
@@ -187,17 +188,6 @@ def confirm(action: BulkAction, target_id: str | None, count: int, by_severity: 
         click.confirm(f"{action.value.capitalize()} them{for_target}?", abort=True, err=True)
     except click.Abort:
         raise Refused("Nothing was changed; answer y, or use --yes.") from None
-
-
-def _process(held: JobLease, settings: Settings, as_json: bool) -> None:
-    """Process a job to its end; raises Refused unless it completes."""
-    wake_ups = WakeUpQueue(connect(settings.redis_url))
-    task = bulk_job_task(wake_ups, settings.target_policy, account_limits(settings), utc_now)
-    process(held, bulk_jobs.get(held.id).total, task, bulk_jobs.release, "bulk")
-    job = bulk_jobs.get(held.id)
-    print_record(dump(BulkJobResponse, job), as_json)
-    if job.status is not BulkJobStatus.DONE:
-        raise Refused(f"Bulk job {held.id} is {job.status}; see `export bulk --show {held.id}`.")
 
 
 def process(

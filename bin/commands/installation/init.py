@@ -102,22 +102,17 @@ def _add_secrets(env_file: Path) -> list[str]:
     The caller holds the lock. The settings are read again, because another `init` may have added secrets before.
     """
     settings, is_new, added = checked_settings(), not env_file.exists(), []
+    generated = {name: secrets.token_urlsafe(SECRET_BYTES) for name in SHARED_SECRETS}
+    generated["ENCRYPTION_KEYS"] = base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
     with writing(env_file, _FIX):
         if is_new:
             with replacing(env_file) as file:
                 file.write(_HEADER)
-        for name, value in _generated().items():
+        for name, value in generated.items():
             if not (getattr(settings, name.lower()) or is_in_environment(name)):
                 set_line(env_file, name, value)
                 added.append(f"Added {name} to {env_file}.")
     return [f"Wrote {env_file} with generated secrets and keys."] if is_new else added
-
-
-def _generated() -> dict[str, str]:
-    return {
-        **{name: secrets.token_urlsafe(SECRET_BYTES) for name in SHARED_SECRETS},
-        "ENCRYPTION_KEYS": base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode(),
-    }
 
 
 def _set_default_project(settings: Settings, project_id: int) -> Iterator[str]:

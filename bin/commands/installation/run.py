@@ -56,7 +56,9 @@ def run() -> None:
         if redis is not None:
             # First, because it refuses a data folder that another installation uses.
             redis.start_and_wait(REDIS_WITHIN_S)
-        _migrate(settings)
+        with database_at(settings.database_url):
+            for name in schema_version.migrate():
+                echo(f"Migrated: {name}")
         require_startable(settings, needs_account=False)
         create_missing_records(settings)
         warn_if_redis_is_unavailable(settings)
@@ -74,12 +76,6 @@ def run() -> None:
     finally:
         if redis is not None:
             redis.stop()
-
-
-def _migrate(settings: Settings) -> None:
-    with database_at(settings.database_url):
-        for name in schema_version.migrate():
-            echo(f"Migrated: {name}")
 
 
 def _start(settings: Settings, supervisor: Supervisor, redis: EmbeddedRedis | None) -> None:

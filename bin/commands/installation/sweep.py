@@ -12,7 +12,6 @@ from bin.cli.option_types import LIMIT
 from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
-from schemas.settings.definitions import Settings
 from storage.db.locks import Lock
 from storage.exports import queries
 from worker.composition import compose_alert_task
@@ -36,16 +35,10 @@ def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
         is_needed = not dry_run and (due > 0 or queries.any_waits_for_inactive_target())
         is_notified = is_needed and WakeUpQueue(connect(settings.redis_url)).notify()
         print_record({"due": due, "notified": is_notified}, as_json)
-    if not dry_run:
-        # Send alerts after the lock and the database connection are released: a channel may hang for a while.
-        _send_alerts(settings)
+    # Send alerts after the lock and the database connection are released: a channel may hang for a while.
+    if not dry_run and (alerts := compose_alert_task(settings)) is not None:
+        with database_at(settings.database_url):
+            while alerts.run_once():
+                pass
     if is_needed and not is_notified:
         raise SystemExit(1)
-
-
-def _send_alerts(settings: Settings) -> None:
-    task = compose_alert_task(settings)
-    if task is not None:
-        with database_at(settings.database_url):
-            while task.run_once():
-                pass

@@ -72,7 +72,9 @@ def demo() -> None:
 
 def _run_workflow(folder: Path) -> None:
     environment = _environment(folder)
-    _initialise(folder, environment)
+    _step("Create an installation")
+    _run([RISKRELAY, "init"], folder, environment)
+    _print("created settings, secrets, keys, an account, a project and a token")
     secrets = dotenv_values(folder / ".env")
     url = f"http://{environment['BIND']}"
     api = ApiClient(url, (folder / "data" / FIRST_TOKEN).read_text().strip())
@@ -91,12 +93,6 @@ def _run_workflow(folder: Path) -> None:
         tracker_id = _add_tracker(folder, environment, github)
         _deliver_as_issue(api, github, export_ids[-1], tracker_id)
         _verify_token_is_sealed(folder, api, github.token)
-
-
-def _initialise(folder: Path, environment: dict[str, str]) -> None:
-    _step("Create an installation")
-    _run([RISKRELAY, "init"], folder, environment)
-    _print("created settings, secrets, keys, an account, a project and a token")
 
 
 @contextmanager

@@ -80,10 +80,15 @@ def import_scan(
     secret = secret_or_setting(secret_stdin, settings.scanner_shared_secret, "SCANNER_SHARED_SECRET").encode()
     if pages_file and format_ == "lighthouse":
         raise click.UsageError("A Lighthouse report is of one page, which it names; leave out --pages.")
-    with file.open("rb") as report:
-        content = report.read(MAX_REPORT_BYTES + 1)
+    with file.open("rb") as opened:
+        content = opened.read(MAX_REPORT_BYTES + 1)
     pages = _pages(pages_file) if pages_file else ()
-    prepared = _prepared(content, format_, file, scan_run_id or run_number(content), pages)
+    try:
+        report = read_report(content, format_)
+    except UnreadableReport as unreadable:
+        raise Refused(f"{file}: {unreadable} Nothing was sent.") from None
+    visited = replace(report.visited, urls=report.visited.urls + pages)
+    prepared = prepare(report.issues, scan_run_id or run_number(content), content, visited)
     with progress_bar(len(prepared.postbacks), "Pages") as bar:
         summary = send_all(prepared.postbacks, PostbackSender(to, secret, is_dry_run=dry_run), lambda _: bar.update(1))
     if pages_file and not dry_run:
@@ -133,15 +138,6 @@ def _add_pages(file: Path, known: Sequence[str], prepared: PreparedImport, summa
         return
     with writing(file, "The report was sent; run the same command again."), replacing(file) as pages:
         pages.writelines(f"{url}\n" for url in [*known, *added])
-
-
-def _prepared(content: bytes, format_: str, file: Path, scan_run_id: int, pages: tuple[str, ...]) -> PreparedImport:
-    try:
-        report = read_report(content, format_)
-    except UnreadableReport as unreadable:
-        raise Refused(f"{file}: {unreadable} Nothing was sent.") from None
-    visited = replace(report.visited, urls=report.visited.urls + pages)
-    return prepare(report.issues, scan_run_id, content, visited)
 
 
 def _record(format_: str, prepared: PreparedImport, summary: ImportSummary, is_dry_run: bool) -> dict[str, Any]:

@@ -7,9 +7,7 @@ request are printed as `?`; the secret is never printed.
 
 import json
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -79,8 +77,10 @@ def listen(
     save: Path | None,
     fail: tuple[int, ...],
     times: int,
+    retry_after_s: int | None,
+    delay_s: float,
+    drops: int,
     as_json: bool,
-    **faults: Any,
 ) -> None:
     """Run a test receiver that verifies and prints deliveries, and can fail on request.
 
@@ -113,7 +113,12 @@ def listen(
         else:
             echo_styled(_block(received, diagnosis, saved))
 
-    receiver = _open(host, port, secret, FaultInjection(failures, **faults), show)
+    faults = FaultInjection(failures, retry_after_s, delay_s, drops)
+    try:
+        receiver = LocalReceiver([secret], utc_now, host=host, port=port, faults=faults, on_received=show)
+    except OSError as error:
+        cause = error.strerror or error
+        raise Refused(f"Cannot listen on {host} port {port}: {cause}. Choose another with --port.") from None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with receiver:
@@ -130,14 +135,6 @@ def _save(folder: Path, received: Received) -> Path | None:
     except OSError as failed:
         echo(f"Cannot save the request in {folder}: {failed.strerror}.", err=True)
         return None
-
-
-def _open(host: str, port: int, secret: bytes, faults: FaultInjection, show: Callable[[Received], None]) -> LocalReceiver:
-    try:
-        return LocalReceiver([secret], utc_now, host=host, port=port, faults=faults, on_received=show)
-    except OSError as error:
-        cause = error.strerror or error
-        raise Refused(f"Cannot listen on {host} port {port}: {cause}. Choose another with --port.") from None
 
 
 def _line(received: Received, diagnosis: str | None, saved: Path | None) -> str:

@@ -162,7 +162,11 @@ class _ReceiverClient:
 
     def __init__(self, settings: Settings, url: str) -> None:
         self.url = url
-        self.http = _http_client(settings, url)
+        timeouts = settings.delivery_timeout_s, settings.connect_timeout_s
+        policy = TargetPolicy(True, parse_ports("1-65535"), (*parse_networks("127.0.0.0/8,::1/128"),))
+        self.http = (
+            HttpClient(policy, DnsResolver(), *timeouts, connections=1) if _is_local(url) else compose_client(settings, 1)
+        )
         self._schedule = Schedule(settings.retry_schedule_s, settings.max_age)
 
     def post(self, headers: dict[str, str], body: bytes) -> Outcome:
@@ -321,13 +325,6 @@ def _value(text: str) -> Any:
         return parse(text.encode())
     except MalformedJson:
         return text
-
-
-def _http_client(settings: Settings, url: str) -> HttpClient:
-    if not _is_local(url):
-        return compose_client(settings, 1)
-    policy = TargetPolicy(True, parse_ports("1-65535"), (*parse_networks("127.0.0.0/8,::1/128"),))
-    return HttpClient(policy, DnsResolver(), settings.delivery_timeout_s, settings.connect_timeout_s, connections=1)
 
 
 def _is_local(url: str) -> bool:
