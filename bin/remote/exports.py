@@ -35,7 +35,7 @@ _NO_PROGRESS_S: Final = 60.0
 def _list(api: ApiClient, *, limit: int | None, is_all: bool, as_json: bool, sort: str, **filters: Any) -> None:
     shown = shown_of(limit, as_json, is_all)
     query = export_bulk.given_filters(filters)
-    export_bulk.read_filters(query)
+    export_bulk.read_filters(query, "--target")
     records = api.items(_EXPORTS, shown, **query, sort=sort)
     export.print_list(records, as_json, is_filtered=bool(query))
     if not as_json and shown is not None and len(records) == shown:

@@ -94,7 +94,7 @@ def list_exports(account_id: int | None, limit: int | None, is_all: bool, as_jso
     Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.
     """
     shown = shown_of(limit, as_json, is_all)
-    query = replace(read_filters(given_filters(filters)), account_id=account_id)
+    query = replace(read_filters(given_filters(filters), "--target"), account_id=account_id)
     with opened():
         now = utc_now()
         records = [listed_record(each, now) for each in export_list.list_page(query, ExportSort(sort), shown)]
@@ -226,7 +226,8 @@ def prepare(
 def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, **filters: Any) -> None:
     """Approve a prepared export, or all that match filters, for a target; a worker delivers them.
 
-    With filters, a bulk job decides on up to 10,000 exports; a worker resumes an interrupted one.
+    With filters, a bulk job decides on up to 10,000 exports, without --status on those whose status it can change; a worker
+    resumes an interrupted one.
 
     Examples: riskrelay export approve exp_… --target tgt_…; riskrelay export approve --target tgt_… --severity high,critical
 

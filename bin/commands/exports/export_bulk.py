@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, Final
 
 import click
+from marshmallow.fields import Field
 
 from bin.cli.account_option import account_or_only
 from bin.cli.database_command import with_database
@@ -33,7 +34,7 @@ from schemas.exports.state_machine import TRANSITIONS, Transition
 from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.bulk_jobs import BulkJobStatus
-from schemas.triage.export_filter import ExportFilterForm, ExportQuery
+from schemas.triage.export_filter import ExportFilterForm, ExportQuery, OneOrMore
 from service.operations.wiring import Operations, build_operations
 from storage.accounts import projects
 from storage.accounts.account_limits import account_limits
@@ -52,27 +53,29 @@ BULK_JOBS: Final = RecordTable(
 HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."
 
 _FIELDS: Final = ExportFilterForm().fields
-#: The options of filters of the API that have another name.
-_RENAMED: Final = {"project_id": "--project", "q": "--search", "target_id": "--target"}
 
 
-def _option_of(name: str) -> str:
-    return _RENAMED.get(name, f"--{name.replace('_', '-')}")
+def _option_of(name: str, target_option: str) -> str:
+    """Return the option of a filter of the API."""
+    renamed = {"project_id": "--project", "q": "--search", "target_id": target_option}
+    return renamed.get(name, f"--{name.replace('_', '-')}")
 
 
-def filter_options(target_option: str | None = None) -> Callable[[Command], Command]:
+def filter_options(target_option: str = "") -> Callable[[Command], Command]:
     """Add the options that filter exports; with `target_option`, also the filter by target."""
-    names = {name: _option_of(name) for name in _FIELDS if name != "target_id"}
+    named = {name: _option_of(name, target_option) for name in _FIELDS}
     return options(
-        *(
-            click.option(option, f"filter_{name}", help=_FIELDS[name].metadata["description"])
-            for name, option in {**names, **({"target_id": target_option} if target_option else {})}.items()
-        ),
+        *(click.option(option, f"filter_{name}", help=_help_of(_FIELDS[name])) for name, option in named.items() if option),
         click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account."),
     )
 
 
-def bulk_options(target_option: str | None = None) -> Callable[[Command], Command]:
+def _help_of(field: Field[Any]) -> str:
+    allowed = ", ".join(field.allowed) if isinstance(field, OneOrMore) else ""
+    return f"{field.metadata['description']}{f' Values: {allowed}.' if allowed else ''}"
+
+
+def bulk_options(target_option: str = "") -> Callable[[Command], Command]:
     """Add the options that decide on every export that filters match; the default statuses are those that can change."""
     confirmed = click.option("--yes", "is_confirmed", is_flag=True, help="With filters: do not ask for confirmation.")
     return options(filter_options(target_option), confirmed)
@@ -83,13 +86,15 @@ def given_filters(given: Mapping[str, Any]) -> dict[str, str]:
     return present({name.removeprefix("filter_"): each for name, each in given.items() if name.startswith("filter_")})
 
 
-def read_filters(filters: Mapping[str, str]) -> ExportQuery:
+def read_filters(filters: Mapping[str, str], target_option: str = "--of-target") -> ExportQuery:
     """Return the query of filters as the API reads them. Raises UsageError, which names their options."""
     try:
         query: ExportQuery = checked(ExportFilterForm(), filters)
     except ValidationFailed as invalid:
-        named = ((_option_of(each.path.split("/")[1]), each.message) for each in invalid.problems)
-        raise click.UsageError(" ".join(f"{option}: {message}" for option, message in named)) from None
+        named = ((each.path.split("/")[1], each.message) for each in invalid.problems)
+        raise click.UsageError(
+            " ".join(f"{_option_of(name, target_option)}: {message}" for name, message in named)
+        ) from None
     return query
 
 

@@ -58,7 +58,7 @@ def counted(job: Any) -> tuple[Any, ...]:
         (("list", "--search", " "), "--search"),
         (("dismiss", "--severity", "bogus", "--yes"), "--severity"),
         (("dismiss", "--project", "0", "--yes"), "--project"),
-        (("retry", "--of-target", "x", "--yes"), "Target"),
+        (("retry", "--of-target", "x", "--yes"), "--of-target"),
     ],
 )
 def test_an_invalid_filter_is_wrong_usage(shell: BulkShell, words: tuple[str, ...], option: str) -> None:

@@ -333,7 +333,7 @@ def test_an_empty_filter_value_is_wrong_usage(sides: Sides) -> None:
     for side in (sides.here, sides.there):
         refused = side.run("export", "list", "--target", "")
         assert (refused.exit_code, refused.stdout) == (2, "")
-        assert "Target: " in refused.stderr
+        assert "Error: --target: " in refused.stderr
 
 
 def test_users_and_projects_are_added_to_the_account_of_the_token_by_default(sides: Sides) -> None:
