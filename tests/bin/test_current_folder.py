@@ -68,7 +68,7 @@ def test_arguments_in_the_environment_do_not_affect_the_service(tmp_path: Path, 
 @pytest.mark.parametrize("verb", ["run", "init", "serve", "work", "migrate", "sweep", "target list", "trigger"])
 def test_every_command_refuses_an_env_file_writable_by_others_with_the_fix(tmp_path: Path, verb: str) -> None:
     settings = environment(tmp_path / "data", WEBHOOK_SECRET="")
-    env_file = tmp_path / (".env.new" if verb == "init" else ".env")
+    env_file = tmp_path / ".env"
     if verb == "init":
         tmp_path.chmod(0o777)
         fix = f"chmod go-w {tmp_path}"

