@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from types import SimpleNamespace
 from typing import Final
 
 from schemas.base.errors import ValidationFailed
@@ -44,10 +43,18 @@ class Recovery:
     finished_at: datetime | None
 
 
-class RecoveryForm(RecordForm):
-    """The body of `POST /api/ticket-export-recoveries`; `since` stays a text: an age depends on the request's time."""
+@dataclass(frozen=True, slots=True)
+class RecoveryRequest:
+    """A request for a recovery: `since` is the text as sent, because an age depends on the time of the request."""
 
-    makes = SimpleNamespace
+    target_id: str
+    since: str
+
+
+class RecoveryForm(RecordForm):
+    """The body of `POST /api/ticket-export-recoveries`."""
+
+    makes = RecoveryRequest
     target_id = Text(
         max_length=MAX_ID_LENGTH,
         **required("The id of an active or paused target of the account; its failed and blocked exports are redelivered."),

@@ -1,7 +1,7 @@
 """The bodies of decisions on an export: edit, dismiss, snooze, retry."""
 
 from dataclasses import dataclass
-from types import SimpleNamespace
+from datetime import datetime
 from typing import Any, Final
 
 from marshmallow import ValidationError, post_load
@@ -21,6 +21,20 @@ class DismissalRequest:
 
     reason: DismissalReason | None = None
     note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SnoozeRequest:
+    """Until when an export is to be snoozed; None: until one of its findings is seen again."""
+
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRequest:
+    """The target at which an export is to be retried; None: its own target."""
+
+    target_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +77,14 @@ def written_note(note: str | None) -> str | None:
 class RetryForm(RecordForm):
     """The body of `POST /api/ticket-exports/<export_id>/retry`."""
 
-    makes = SimpleNamespace
+    makes = RetryRequest
     target_id = id_text(**optional("The id of another active target of the account; default: the export's own target."))
 
 
 class SnoozeForm(RecordForm):
     """The body of `POST /api/ticket-exports/<export_id>/snooze`."""
 
-    makes = SimpleNamespace
+    makes = SnoozeRequest
     until = Timestamp(
         **optional("The time at which the snooze ends, in the future; null: when one of the findings is seen again.")
     )
