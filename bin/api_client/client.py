@@ -19,6 +19,8 @@ from bin.cli.output import Refused
 DEADLINE_S: Final = 60.0
 #: The longest page of a list.
 _PAGE: Final = 200
+#: A million records; a longer list is not one of RiskRelay.
+_MAX_PAGES: Final = 5_000
 
 
 class ApiRefusal(Refused):
@@ -63,18 +65,19 @@ class ApiClient:
         """Return the records of a list, newest first, at most `limit`. Raises ApiRefusal."""
         found: list[ApiRecord] = []
         cursor: Any = None
-        while True:
+        for _ in range(_MAX_PAGES):
             size = _PAGE if limit is None else min(limit - len(found), _PAGE)
             page = self.get(path, **query, limit=size, cursor=cursor)
             found += page["items"]
             cursor = page["next_cursor"]
             if cursor is None or len(found) == limit:
                 return found
+        raise self._not_riskrelay()
 
     def _record(self, method: str, path: str, **options: Any) -> ApiRecord:
         record = _parsed(self._send(method, path, **options))
         if not record:
-            raise ApiRefusal(f"The response of {self._host} is not from RiskRelay; check --url.")
+            raise self._not_riskrelay()
         return record
 
     def _send(self, method: str, path: str, **options: Any) -> bytes:
@@ -106,6 +109,9 @@ class ApiClient:
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             text += f" (request {error.get('request_id')})"
         return ApiRefusal(text, status)
+
+    def _not_riskrelay(self) -> ApiRefusal:
+        return ApiRefusal(f"The response of {self._host} is not from RiskRelay; check --url.")
 
 
 def path_to(template: str, **ids: Any) -> str:

@@ -1,6 +1,6 @@
 """Sends requests to one RiskRelay, and retries transient failures within bounds.
 
-Redirects are not followed: they would send the secret or the token to another host.
+Redirects are not followed: they would send the secret or the token to another host. Responses are read to a limit of bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,17 +18,21 @@ from runtime.deadline import within
 
 #: Timeouts to connect and to read a response; the service takes a second for a full page on a small machine.
 TIMEOUTS_S: Final = (10.0, 60.0)
+#: More than a page of 200 exports of maximum size.
+MAX_RESPONSE_BYTES: Final = 64 * 1024**2
 #: Pauses before each retry. Half a minute covers a restart of the service; after a longer outage, run the command again.
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 #: A limit of requests per minute never needs a longer pause than a minute.
 MAX_RETRY_AFTER_S: Final = 90.0
 
+#: Bodies are not compressed: a decompressed body could be a thousand times larger than the bytes received.
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
 #: Statuses that are retried. A request with the key of a running request gets 409 with Retry-After, which is retried, too.
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _TRANSIENT_ERRORS: Final = (requests.ConnectionError, requests.Timeout, ChunkedEncodingError)
 _IN_PROGRESS: Final = "IDEMPOTENCY_IN_PROGRESS"
 _UNTRUSTED: Final = "its certificate is not trusted"
+_PIECE_BYTES: Final = 1024**2
 
 
 class TransientFailure(Exception):
@@ -64,8 +68,21 @@ class RetryingSession:
         Raises TransientFailure after the last attempt, Refused for a failure that every retry would have, and TimeoutError
         at the deadline: another attempt would take as long.
         """
-        options |= {"timeout": TIMEOUTS_S, "allow_redirects": False}
-        return self._retrying(self._attempt, partial(self._session.request, method, self._url + path, **options))
+        return self._retrying(self._attempt, partial(self._read, method, self._url + path, **options))
+
+    def _read(self, method: str, url: str, **options: Any) -> requests.Response:
+        """Send a request and read its response. Raises Refused for more than MAX_RESPONSE_BYTES."""
+        with self._session.request(
+            method, url, timeout=TIMEOUTS_S, allow_redirects=False, stream=True, **options
+        ) as response:
+            received = b""
+            for piece in response.iter_content(_PIECE_BYTES):
+                received += piece
+                if len(received) > MAX_RESPONSE_BYTES:
+                    raise Refused(f"{self.host} sent more than {MAX_RESPONSE_BYTES // 1024**2} MiB; check the URL.")
+        # Where requests stores a body that it has read itself.
+        response._content = received
+        return response
 
     def _attempt(self, request: partial[requests.Response]) -> requests.Response:
         try:

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import pytest
 
+from bin.api_client import client
 from bin.api_client.client import ApiClient
+from bin.api_client.retrying_session import MAX_RESPONSE_BYTES
 from bin.remote import dispatch, exports
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.processes.shell import RemoteShell
@@ -232,6 +234,31 @@ def test_a_request_to_a_slow_server_ends_at_the_deadline(behave: Callable[[Peer]
         assert "sent no complete response in time" in refused(tmp_path, server.url(path=""))
         assert server.connections == 1
     assert time.monotonic() - began < 5
+
+
+def test_a_response_is_read_up_to_the_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "ApiClient", partial(ApiClient, pauses_s=(0.0,), deadline_s=30.0))
+    sent = 0
+    piece = b"[" * 1024**2
+
+    def behave(peer: Peer) -> None:
+        nonlocal sent
+        peer.read()
+        peer.send(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            peer.send(piece)
+            sent += len(piece)
+
+    with LoopbackServer(behave) as server:
+        assert "sent more than 64 MiB" in refused(tmp_path, server.url(path=""))
+    assert sent < MAX_RESPONSE_BYTES + 16 * 1024**2
+
+
+def test_a_list_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "_MAX_PAGES", 3)
+    page = json.dumps({"items": [TARGET], "next_cursor": "x", "total": None}).encode()
+    with LoopbackServer(always(200, page)) as server:
+        assert "is not from RiskRelay" in refused(tmp_path, server.url(path=""), "target", "list")
 
 
 BODIES: Final = (b"", b"<html>", b"\xff{", b"[]", b"null", b'"x"', b"{}", b"[" * 100_000, b'{"id": NaN', b"9" * 5000)
