@@ -4,7 +4,7 @@ URLs are shown without their credentials. Other values are shown as entered.
 """
 
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
 from enum import Enum
 from typing import Any, Final
 
@@ -83,10 +83,10 @@ def plain(value: object) -> str:
         return str(value.value)
     if isinstance(value, Mapping):
         return ",".join(f"{name}={plain(each)}" for name, each in value.items())
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        return f"{value:g}" if isinstance(value, float) else str(value)
-    texts = [plain(each) for each in value]
-    return ",".join(sorted(texts) if isinstance(value, frozenset) else texts)
+    if isinstance(value, tuple | frozenset):
+        texts = [plain(each) for each in value]
+        return ",".join(sorted(texts) if isinstance(value, frozenset) else texts)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _server(server: EgressProxy | SmtpServer) -> str:
