@@ -294,8 +294,8 @@ def _log_uncaught_errors() -> None:
     sys.excepthook = lambda _kind, error, trace: log_crash(error, trace)
     threading.excepthook = _log_crash_of_thread
     sys.unraisablehook = lambda met: log_crash(met.exc_value, met.exc_traceback)
-    # The message may quote submitted data.
-    warnings.showwarning = lambda message, category, filename, lineno, file=None, line=None: _log.warning(  # noqa: ARG005
+    # Not the message, which may quote submitted data.
+    warnings.showwarning = lambda message, category, filename, lineno, file=None, line=None: _log.warning(  # noqa: ARG005 - see above
         "%s at %s:%s", category.__name__, filename, lineno
     )
 
