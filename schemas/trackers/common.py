@@ -11,7 +11,6 @@ from marshmallow import ValidationError, validate, validates
 from ulid import ULID
 
 from schemas.base.fields import Array, Form, Text, WebUrl, described, required
-from schemas.intake.scanner import SEVERITIES
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
     FailureKind,
@@ -75,7 +74,10 @@ def assignees_field(description: str, max_length: int = 100) -> Array:
 PriorityBySeverityForm: Final[type[Form]] = type(
     "PriorityBySeverityForm",
     (Form,),
-    {each: name_field(f"The name of the priority of tickets with the severity `{each}`.") for each in reversed(SEVERITIES)},
+    {
+        each: name_field(f"The name of the priority of tickets with the severity `{each}`.")
+        for each in ("critical", "high", "medium", "low", "info")
+    },
 )
 
 
