@@ -24,7 +24,7 @@ from schemas.trackers.exchange import (
     number,
 )
 from schemas.trackers.issue_events import IssueEvents
-from schemas.trackers.responses import is_number, issue_of, text_at, value_at, value_of
+from schemas.trackers.responses import is_number, text_at, value_at, value_of
 
 #: Gitea cuts a longer title without an error, in the middle of a character.
 MAX_TITLE_BYTES: Final = 255
@@ -124,7 +124,8 @@ class GiteaTracker(IssueEvents):
         return _NEXT.search(response.headers.get("link") or "") is not None
 
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
-        return issue_of(value_at(value, "number"), f"{access.base_url}/issues")
+        named = value_at(value, "number")
+        return TrackerIssue(str(named), f"{access.base_url}/issues/{named}") if is_number(named) else None
 
 
 def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:

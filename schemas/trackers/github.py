@@ -136,7 +136,8 @@ class GitHubTracker(IssueEvents):
         return len(issues) >= PAGE_ENTRIES or 'rel="next"' in response.headers.get("link", "")
 
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
-        return issue_of(value_at(value, "number"), f"{access.base_url}/issues")
+        place = urlsplit(access.base_url).path.strip("/")
+        return issue_of(value_at(value, "number"), value_at(value, "html_url"), place, f"{access.base_url}/issues")
 
     def _api(self, access: TrackerAccess) -> common.Api:
         url, headers, _ = _api(access)

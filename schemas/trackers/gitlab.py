@@ -114,7 +114,8 @@ class GitLabTracker(IssueEvents):
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
 
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
-        return issue_of(value_at(value, "iid"), f"{access.base_url}/-/issues")
+        project = _project(access.base_url, access.settings)
+        return issue_of(value_at(value, "iid"), value_at(value, "web_url"), project, f"{access.base_url}/-/issues")
 
     def _api(self, access: TrackerAccess) -> common.Api:
         url, headers, _ = _api(access)

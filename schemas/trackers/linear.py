@@ -25,7 +25,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.responses import text_at, value_at, value_of
+from schemas.trackers.responses import issue_url, text_at, value_at, value_of
 from schemas.trackers.text import markdown, titles
 from schemas.trackers.text.outline import erased_title
 
@@ -47,13 +47,13 @@ query TeamAndLabels($team: String!, $labels: [String!]!, $most: Int!) {
 }"""
 _CREATE: Final = """\
 mutation Create($input: IssueCreateInput!) {
-  issueCreate(input: $input) { success issue { id identifier } }
+  issueCreate(input: $input) { success issue { id identifier url } }
 }"""
 #: Issues are read by the ids that RiskRelay gave them: a move to another team changes an issue's identifier.
 _ISSUE: Final = """\
 query Issue($id: ID!, $comments: Int!) {
   issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) {
-    nodes { id identifier state { type } team { id } comments(first: $comments) { nodes { id } } }
+    nodes { id identifier url state { type } team { id } comments(first: $comments) { nodes { id } } }
   }
 }"""
 _COMMENT: Final = """\
@@ -267,7 +267,7 @@ def _issue(access: TrackerAccess, node: Any) -> TrackerIssue | None:
     identifier = text_at(node, "identifier")
     if identifier is None or not _IDENTIFIER.fullmatch(identifier):
         return None
-    return TrackerIssue(identifier, f"{access.base_url}/issue/{identifier}")
+    return TrackerIssue(identifier, issue_url(value_at(node, "url")) or f"{access.base_url}/issue/{identifier}")
 
 
 def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:

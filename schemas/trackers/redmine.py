@@ -16,7 +16,7 @@ from schemas.base.fields import Form, described
 from schemas.trackers import common, failures
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, Tracker, TrackerAccess, TrackerIssue, TrackerRefused, TrackerTicket
-from schemas.trackers.responses import is_number, issue_of, oldest_with_marker, text_at, value_at, value_of
+from schemas.trackers.responses import is_number, oldest_with_marker, text_at, value_at, value_of
 from schemas.trackers.text import textile, titles
 from schemas.trackers.text.outline import erased_title
 
@@ -228,7 +228,8 @@ def _require_issues(access: TrackerAccess) -> Steps[None]:
 
 
 def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
-    return issue_of(value_at(value, "id"), f"{_redmine(access)}/issues")
+    named = value_at(value, "id")
+    return TrackerIssue(str(named), f"{_redmine(access)}/issues/{named}") if is_number(named) else None
 
 
 def _project(access: TrackerAccess) -> str:

@@ -1,12 +1,16 @@
 """What a tracker's response says: the values in it, and how the issue of an export is recognized."""
 
+import re
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from schemas.trackers.exchange import TrackerIssue, TrackerRefused, TrackerResponse
 from schemas.trackers.failures import unreadable
 
 Value = TypeVar("Value")
+
+#: Longer URLs of issues are left out: they come from the tracker's response and may have any length.
+MAX_ISSUE_URL: Final = 500
 
 
 def value_of(response: TrackerResponse, kind: type[Value], *path: str | int) -> Value:
@@ -40,9 +44,27 @@ def is_number(value: Any) -> bool:
     return type(value) is int and 0 < value < 2**63
 
 
-def issue_of(number: Any, issues_url: str) -> TrackerIssue | None:
-    """Return the issue that a response names by its number, with the URL of its page; None if it names none."""
-    return TrackerIssue(str(number), f"{issues_url}/{number}") if is_number(number) else None
+def issue_of(number: Any, url: Any, place: str, own_url: str) -> TrackerIssue | None:
+    """Return the issue that a response names by a number and the URL of its page; None if it names none of this `place`.
+
+    `place` is the path of the repository or project. `own_url` is the URL of its issues; the issue's URL is built from it if
+    the response has no URL that may be shown.
+    """
+    if not is_number(number):
+        return None
+    page = issue_url(url)
+    if page is None:
+        return TrackerIssue(str(number), f"{own_url}/{number}")
+    path = page.partition("://")[2].partition("/")[2].casefold()
+    is_ours = f"/{place.casefold()}/" in f"/{path}" and path.endswith(f"/{number}")
+    return TrackerIssue(str(number), page) if is_ours else None
+
+
+def issue_url(value: Any) -> str | None:
+    """Return an issue's URL from a response; None unless it is an http(s) URL of at most 500 printable characters."""
+    if not isinstance(value, str) or len(value) > MAX_ISSUE_URL or not value.isprintable():
+        return None
+    return value if re.fullmatch(r"https?://[^\s/?#\\@]+(?:[/?#]\S*)?", value) else None
 
 
 def oldest_with_marker(

@@ -28,7 +28,7 @@ from schemas.trackers.exchange import (
     TrackerTicket,
 )
 from schemas.trackers.failures import TOKEN_REJECTED, UNAVAILABLE, failure_of, unreadable
-from schemas.trackers.responses import is_number, issue_of, oldest_with_marker, text_at, value_at
+from schemas.trackers.responses import is_number, issue_of, issue_url, oldest_with_marker, text_at, value_at
 from tests.support.trackers.steps import answer, play
 
 
@@ -86,6 +86,26 @@ def test_labels_of_ticket_and_settings_appear_once() -> None:
     access = TrackerAccess("https://example.com", {"labels": ["risk", "team"]}, "token")
     ticket = TrackerTicket("exp_1", "Title", "Text", "high", labels=("severity:high", "risk"))
     assert labels_of(access, ticket) == ["severity:high", "risk", "team"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        ("https://example.com/issues/7", True),
+        ("http://example.com", True),
+        ("https://example.com/" + "a" * 480, True),
+        ("https://example.com/" + "a" * 481, False),
+        ("javascript:alert(1)", False),
+        ("https://user@example.com/7", False),
+        ("https://example.com/a b", False),
+        ("https://example.com/\u202e7", False),
+        ("https:///7", False),
+        (7, False),
+        (None, False),
+    ],
+)
+def test_only_plain_urls_of_issues_are_kept(value: object, kept: bool) -> None:
+    assert issue_url(value) == (value if kept else None)
 
 
 def test_a_text_is_read_at_its_path_or_is_none() -> None:
@@ -199,11 +219,31 @@ def test_the_earliest_creation_is_an_hour_before_the_time_of_an_id(own_id: str, 
     assert since_creation(own_id) == ({} if moment is None else {"since": moment})
 
 
-@pytest.mark.parametrize("number", [0, "7", True, None, 2**63])
-def test_an_issue_is_returned_only_with_a_valid_number(number: object) -> None:
-    url = "https://git.example.com/acme/shop/issues"
-    assert issue_of(7, url) == TrackerIssue("7", f"{url}/7")
-    assert issue_of(number, url) is None
+OWN_URL = "https://git.example.com/acme/shop/issues"
+
+
+@pytest.mark.parametrize(
+    ("number", "url", "found"),
+    [
+        (7, f"{OWN_URL}/7", f"{OWN_URL}/7"),
+        (7, None, f"{OWN_URL}/7"),
+        (7, "javascript:7", f"{OWN_URL}/7"),
+        (7, "https://GIT.example.com/Acme/Shop/-/issues/7", "https://GIT.example.com/Acme/Shop/-/issues/7"),
+        (7, "https://git.example.com/acme/shop/issues/8", None),
+        (7, "https://git.example.com/acme/shop/issues/17", None),
+        (7, "https://git.example.com/acme/other/issues/7", None),
+        (7, "https://git.example.com/acme/shop2/issues/7", None),
+        (7, "https://git.example.com/xacme/shop/issues/7", None),
+        (7, "https://acme/shop/7", None),
+        (0, f"{OWN_URL}/0", None),
+        ("7", f"{OWN_URL}/7", None),
+        (True, f"{OWN_URL}/True", None),
+    ],
+)
+def test_an_issue_is_returned_only_with_a_valid_number_and_no_url_of_another_issue(
+    number: object, url: object, found: str | None
+) -> None:
+    assert issue_of(number, url, "acme/shop", OWN_URL) == (None if found is None else TrackerIssue("7", found))
 
 
 @pytest.mark.parametrize(
@@ -235,3 +275,9 @@ def test_the_oldest_issue_with_the_marker_is_ours() -> None:
 )
 def test_a_value_is_read_at_its_path_or_is_none(path: tuple[str | int, ...], found: object) -> None:
     assert value_at([{"a": 1}, 2], *path) == found
+
+
+@pytest.mark.parametrize("length", [500, 501])
+def test_a_url_of_more_than_500_characters_is_omitted(length: int) -> None:
+    url = "https://example.com/".ljust(length, "a")
+    assert issue_url(url) == (url if length == 500 else None)

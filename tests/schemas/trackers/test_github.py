@@ -195,14 +195,25 @@ def test_a_response_with_the_longest_text_is_read() -> None:
         issue(number=0),
         issue(number=-7),
         issue(number=2**63),
+        issue(html_url="https://github.com/acme/other/issues/7"),
+        issue(html_url="https://github.com/acme/shop/issues/8"),
     ],
 )
 def test_a_success_that_names_no_issue_of_the_repository_is_an_unknown_outcome(body: Any) -> None:
     assert created(access_to(), PLAIN, answer(201, body)) is None
 
 
-def test_the_url_of_an_issue_is_below_the_target_s_whatever_the_response_names() -> None:
-    assert created(access_to(), PLAIN, answer(201, issue(html_url="javascript:alert(1)"))) == TrackerIssue("7", PAGE)
+@pytest.mark.parametrize(
+    "url",
+    [None, 7, "javascript:alert(1)/acme/shop/issues/7", "https://github.com/\n/issues/7", "https://g.com/" + "a" * 500],
+)
+def test_a_url_that_may_not_be_shown_is_replaced_by_our_own(url: Any) -> None:
+    assert created(access_to(), PLAIN, answer(201, issue(html_url=url))) == TrackerIssue("7", PAGE)
+
+
+def test_names_are_compared_as_github_compares_them() -> None:
+    url = "https://github.com/Acme/Shop/issues/7"
+    assert created(access_to(), PLAIN, answer(201, issue(html_url=url))) == TrackerIssue("7", url)
 
 
 VALIDATION = {"message": "Validation Failed", "documentation_url": "https://docs.github.com/rest"}
@@ -326,6 +337,7 @@ def test_of_several_issues_with_the_marker_the_oldest_is_found() -> None:
     "other",
     [
         issue(pull_request={"url": f"{API}/repos/acme/shop/pulls/7"}),
+        issue(html_url="https://github.com/acme/other/issues/7"),
         issue(body=[MARKER]),
         issue(body=f"{MARKER[:-1]}Z"),
         issue(body="", title=MARKER, comments=[{"body": MARKER}]),

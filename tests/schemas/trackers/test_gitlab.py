@@ -200,14 +200,25 @@ def test_a_refusal_of_every_request_creates_nothing(users: int, code: str) -> No
         issue(number=True),
         issue(number=0),
         issue(number=2**63),
+        issue(web_url="https://gitlab.com/group/other/-/issues/7"),
+        issue(web_url="https://gitlab.com/group/sub/shop/-/issues/8"),
+        issue(web_url="https://gitlab.com/group/sub/shop-2/-/issues/7"),
     ],
 )
 def test_a_success_that_names_no_issue_of_the_project_is_an_unknown_outcome(body: Any) -> None:
     assert created(access_to(), answer(201, body)) is None
 
 
-def test_the_url_of_an_issue_is_below_the_target_s_whatever_the_response_names() -> None:
-    assert created(access_to(), answer(201, issue(web_url="javascript:alert(1)"))) == TrackerIssue("7", PAGE)
+@pytest.mark.parametrize(
+    "url", ["https://gitlab.com/Group/Sub/Shop/-/work_items/7", "https://gitlab.com/group/sub/shop/issues/7"]
+)
+def test_gitlabs_own_url_of_an_issue_is_kept(url: str) -> None:
+    assert created(access_to(), answer(201, issue(web_url=url))) == TrackerIssue("7", url)
+
+
+@pytest.mark.parametrize("url", [None, 7, "javascript:alert(1)", "https://gitlab.com/" + "a" * 500])
+def test_a_url_that_may_not_be_shown_is_replaced_by_our_own(url: Any) -> None:
+    assert created(access_to(), answer(201, issue(web_url=url))) == TrackerIssue("7", PAGE)
 
 
 @pytest.mark.parametrize(
@@ -287,6 +298,7 @@ def test_an_issue_missing_in_the_search_is_found_among_the_newest_of_the_user() 
 @pytest.mark.parametrize(
     "other",
     [
+        issue(web_url="https://gitlab.com/group/other/-/issues/7"),
         issue(description=[MARKER]),
         issue(description=f"{MARKER[:-1]}Z"),
         issue(description="", title=MARKER, notes=[{"body": MARKER}]),

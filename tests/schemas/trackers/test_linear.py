@@ -35,7 +35,7 @@ TICKET = TrackerTicket(
     EXPORT_ID, "The page leaks an address", "An address is visible.", "high", labels=("riskrelay", "severity:high")
 )
 TEAM = "f8a4c6f0-0000-4000-8000-000000000001"
-ISSUE = TrackerIssue("ENG-7", "https://linear.app/acme/issue/ENG-7")
+ISSUE = TrackerIssue("ENG-7", "https://linear.app/acme/issue/ENG-7/the-page")
 
 
 def data(**members: Any) -> TrackerResponse:
@@ -62,7 +62,7 @@ def team_and_labels(*labels: Any) -> TrackerResponse:
 
 
 def node(**changed: Any) -> dict[str, Any]:
-    return {"id": own_id(EXPORT_ID), "identifier": ISSUE.id, **changed}
+    return {"id": own_id(EXPORT_ID), "identifier": ISSUE.id, "url": ISSUE.url, **changed}
 
 
 def created(**changed: Any) -> TrackerResponse:
@@ -183,6 +183,14 @@ def test_a_created_issue_is_returned_in_spite_of_errors_in_the_same_response() -
     body = {"data": {"issueCreate": {"issue": node()}}, "errors": [{"extensions": {"type": "internal error"}}]}
     result, _ = play(LINEAR.create(ACCESS, TICKET), [team_and_labels(), answer(200, body)])
     assert result == ISSUE
+
+
+@pytest.mark.parametrize(
+    "url", [None, "javascript:alert(1)", "https://linear.app/" + "a" * 500, "https://linear.app/\u202e"]
+)
+def test_an_invalid_url_is_replaced_by_the_page_of_the_issue(url: Any) -> None:
+    result, _ = play(LINEAR.create(ACCESS, TICKET), [team_and_labels(), created(url=url)])
+    assert result == TrackerIssue("ENG-7", f"{BASE}/issue/ENG-7")
 
 
 @pytest.mark.parametrize("response", [data(teams={"nodes": []}), data(teams={"nodes": [{}]})])
