@@ -85,7 +85,7 @@ def _run_number(text: str) -> int | None:
     digits = text.strip()
     if not digits:
         return None
-    if (number := whole_number(digits, MAX_ID)) is None:
+    if (number := whole_number(digits.lstrip("0"), MAX_ID)) is None:
         message = "This is not the number of a scan run. Enter a whole number, or leave the field empty."
         raise ValidationFailed(FieldProblem("/scan_run_id", "invalid_type", message))
     return number
