@@ -322,7 +322,7 @@ def _shown(declared: fields.Field[Any], value: Any) -> Any:
         if not isinstance(declared.schema, _PostmarkMailboxForm):
             return members
         return f"{decoded_words(members.get('Name') or '')} <{members.get('Email') or ''}>" if members else None
-    if not isinstance(value, str) or isinstance(declared, Mailboxes):
+    if not isinstance(value, str) or isinstance(declared, Array | Mailboxes):
         return None
     return decoded_words(value) if isinstance(declared, _Words) else value
 
