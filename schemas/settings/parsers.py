@@ -49,7 +49,9 @@ MAX_THREADS: Final = 10_000
 MAX_BODY_BYTES: Final = 10**9
 
 #: Help for the URLs of servers that require a user and a password.
-HOW_TO_ENCODE: Final = "In a user or password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
+HOW_TO_ENCODE: Final = (
+    "In a user or password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25, a space as %20."
+)
 
 #: The names of this machine in URLs.
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -150,10 +152,7 @@ def database_url(value: str) -> str:
     if value and not value.startswith(_DATABASES):
         raise ValidationError(f"Use a URL that starts with one of: {', '.join(_DATABASES)}")
     if value.startswith("postgres") and not _POSTGRESQL_URL.fullmatch(value):
-        raise ValidationError(
-            "Use postgresql://USER:PASSWORD@HOST:PORT/DATABASE. In a user or password, "
-            "write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25, a space as %20."
-        )
+        raise ValidationError(f"Use postgresql://USER:PASSWORD@HOST:PORT/DATABASE. {HOW_TO_ENCODE}")
     return value
 
 

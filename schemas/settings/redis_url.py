@@ -126,9 +126,7 @@ def _parameters(query: str, *, is_tls: bool) -> dict[str, str]:
 
 
 def _database(in_path: str, in_query: str) -> int:
-    if in_path and in_query:
-        raise ValidationError("Name the database once: /1 at the end, or ?db=1.")
     number = in_path or in_query or "0"
-    if not _DATABASE.fullmatch(number):
-        raise ValidationError("A Redis database has a number, such as /0.")
+    if (in_path and in_query) or not _DATABASE.fullmatch(number):
+        raise ValidationError("A Redis database has a number. Name it once: /1 at the end, or ?db=1.")
     return int(number)
