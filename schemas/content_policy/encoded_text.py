@@ -24,8 +24,9 @@ _INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u20e3\u3164\ufe00-\ufe0f\ufeff"
     "\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
-#: The character of an entity; a page repeats a few entities thousands of times.
-_character: Final = lru_cache(maxsize=1024)(unescape)
+#: A page repeats a few entities thousands of times.
+_MAX_CACHED: Final = 1024
+_character: Final = lru_cache(maxsize=_MAX_CACHED)(unescape)
 #: Both alphabets of base64, without the padding, which is not needed for decoding.
 _BASE64: Final = alphabet("+/-_")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
