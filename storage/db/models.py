@@ -59,15 +59,6 @@ class BaseModel(Model):
         table_function = _table_name
 
 
-class JobRow(BaseModel):
-    """The columns of a job that one worker at a time holds; it has no table of its own."""
-
-    id = TextField(primary_key=True)
-    lease = TextField(null=True)
-    next_run_at = TimestampField(null=True)
-    created_at = TimestampField()
-
-
 class AccountRow(BaseModel):
     """The owner of projects, targets and exports."""
 
@@ -507,9 +498,10 @@ class InboundEmailRow(BaseModel):
     created_at = TimestampField()
 
 
-class ComplianceRequestRow(JobRow):
+class ComplianceRequestRow(BaseModel):
     """A compliance webhook of a storefront: a request that waits, or the record of one that is done."""
 
+    id = TextField(primary_key=True)
     topic = EnumField(Topic)
     shop_domain = TextField()
     #: A digest of the body's signature: without the secret, nobody can guess the body from it. `|` and the id follow if a
@@ -528,8 +520,11 @@ class ComplianceRequestRow(JobRow):
     #: How often a worker claimed the request, and the kind of error of the last failure.
     attempts = IntegerField()
     last_error = TextField(null=True)
+    lease = TextField(null=True)
     #: The legal deadline.
     due_at = TimestampField()
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
     finished_at = TimestampField(null=True)
 
 
@@ -586,9 +581,10 @@ class WorkerRow(BaseModel):
     seen_at = TimestampField()
 
 
-class RecoveryRow(JobRow):
+class RecoveryRow(BaseModel):
     """A recovery: the failed exports of one target, made due again on request, a batch at a time."""
 
+    id = TextField(primary_key=True)
     target = ForeignKeyField(TargetRow)
     #: Exports that failed or were blocked since this time are made due.
     since = TimestampField()
@@ -598,6 +594,9 @@ class RecoveryRow(JobRow):
     #: The last export examined; its batch and the progress commit together.
     after_id = TextField()
     actor = TextField()
+    lease = TextField(null=True)
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
     finished_at = TimestampField(null=True)
 
 
@@ -618,9 +617,10 @@ class ApprovalRuleRow(BaseModel):
     updated_at = TimestampField()
 
 
-class BulkJobRow(JobRow):
+class BulkJobRow(BaseModel):
     """One decision on all exports that matched a filter, made by a worker a batch at a time."""
 
+    id = TextField(primary_key=True)
     account = ForeignKeyField(AccountRow)
     #: The user who created the job; NULL for the operator.
     user = ForeignKeyField(UserRow, null=True)
@@ -635,12 +635,16 @@ class BulkJobRow(JobRow):
     #: How many exports failed with each error code.
     errors = JsonField()
     actor = TextField()
+    lease = TextField(null=True)
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
     finished_at = TimestampField(null=True)
 
 
-class ReportUploadRow(JobRow):
+class ReportUploadRow(BaseModel):
     """A scanner's report file that a user uploaded; a worker imports it a postback at a time."""
 
+    id = TextField(primary_key=True)
     account = ForeignKeyField(AccountRow)
     project = ForeignKeyField(ProjectRow)
     user = ForeignKeyField(UserRow)
@@ -660,6 +664,9 @@ class ReportUploadRow(JobRow):
     left_out = JsonField()
     error = EnumField(UploadError, null=True)
     actor = TextField()
+    lease = TextField(null=True)
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
     finished_at = TimestampField(null=True)
     #: The report, sealed by the vault; erased when the import ends. This is the last column, so that reading a row does not
     #: read the pages of the report.
@@ -716,9 +723,10 @@ class ConsoleSessionRow(BaseModel):
     id_token_sealed = BlobField(null=True)
 
 
-class SignInLinkRow(JobRow):
+class SignInLinkRow(BaseModel):
     """A one-time link for the console that was requested; deleted when it is used."""
 
+    id = TextField(primary_key=True)
     #: The digests of the secrets in the link, and in the cookie of the browser that requested it.
     token_sha256 = TextField(unique=True)
     browser_sha256 = TextField()
@@ -726,6 +734,9 @@ class SignInLinkRow(JobRow):
     mail_sealed = BlobField(null=True)
     #: The user with that address; set when a worker has searched for it.
     user = ForeignKeyField(UserRow, null=True)
+    lease = TextField(null=True)
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
 
 
 class IntegrationSecretRow(BaseModel):
@@ -819,14 +830,17 @@ class AlertRow(BaseModel):
     acknowledged_by = TextField(null=True)
 
 
-class AlertMessageRow(JobRow):
+class AlertMessageRow(BaseModel):
     """A message for one channel. The row is deleted when the message is sent."""
 
+    id = TextField(primary_key=True)
     channel = TextField()
     body = JsonField()
     #: How often a worker claimed the message.
     attempts = IntegerField()
+    lease = TextField(null=True)
+    next_run_at = TimestampField(null=True)
+    created_at = TimestampField()
 
 
-_MODELS: Final = (*BaseModel.__subclasses__(), *JobRow.__subclasses__())
-ALL: tuple[type[BaseModel], ...] = tuple(model for model in _MODELS if model is not JobRow)
+ALL: tuple[type[BaseModel], ...] = tuple(BaseModel.__subclasses__())
