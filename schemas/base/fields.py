@@ -78,6 +78,7 @@ MESSAGES: Final[Mapping[str, str]] = {
     "unknown_project": "No project has this id.",
     "unknown_account": "No account has this id.",
     "unknown_user": "No user has this id.",
+    "unknown_report": "No report has this id.",
     "admin_only": "Only a token with the ability admin may use this.",
     "invalid_email": "Not an email address; use the form ada@example.com.",
     "project_or_report": "Send either project_id or report_id, not both; a role needs project_id.",

@@ -13,7 +13,7 @@ from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.triage.approval_rules import RuleChangeForm, RuleForm, RuleTestResult
-from service.api.routes import ApiContext, Route, read, removed
+from service.api.routes import ApiContext, ApiRoute, read, removed
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
@@ -23,7 +23,7 @@ from storage.db import identifiers
 RULES: Final = "/api/approval-rules"
 
 
-def routes(api: ApiContext) -> Iterator[Route]:
+def routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of rules."""
     rules = api.operations.approval_rules
     manager = Bearer(TokenKind.API, Ability.MANAGE_RULES)
@@ -36,20 +36,20 @@ def routes(api: ApiContext) -> Iterator[Route]:
         with queue.slot(str(principal.account_id), LARGE_BYTES + 1) as yield_to_others:
             return rules.test(rule_id, principal, yield_to_others)
 
-    yield Route(
+    yield ApiRoute(
         RULES,
         get=api.listed(manager, identifiers.RULE, rules.list_page, dump_rule),
         post=api.created(
             manager, RuleForm(), lambda req: rules.create(req.context.payload, req.context.principal), dump_rule
         ),
     )
-    yield Route(
+    yield ApiRoute(
         f"{RULES}/{{rule_id}}",
         get=read(manager, rules.get, dump_rule),
         patch=api.changed(manager, RuleChangeForm(), rules.change, dump_rule),
         delete=removed(manager, rules.delete),
     )
-    yield Route(
+    yield ApiRoute(
         f"{RULES}/{{rule_id}}/test",
         post=api.once_per_key(
             Operation(manager, NoMembers(), Body.OPTIONAL),

@@ -20,7 +20,7 @@ from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, Prepara
 from schemas.targets.validations import Validation
 from schemas.triage.decision_forms import DismissalForm, EditForm, RetryForm, RetryRequest, SnoozeForm
 from schemas.triage.export_filter import FILTERS, query_from
-from service.api.routes import ApiContext, Endpoint, Route, of_account, read, shown_as
+from service.api.routes import ApiContext, ApiRoute, Endpoint, of_account, read, shown_as
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
 from service.http.filtered_paging import read_filtered_page, send_filtered_page
@@ -39,7 +39,7 @@ _READER: Final = Bearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_role
 DECIDER: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, allows_project_roles=True)
 
 
-def routes(api: ApiContext) -> Iterator[Route]:
+def routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of exports."""
     exports = api.operations.exports
 
@@ -48,20 +48,20 @@ def routes(api: ApiContext) -> Iterator[Route]:
         export = exports.prepare(req.context.payload, principal.account_id, principal)
         return api.created_response(req, _record(export), export_id=export.id)
 
-    yield Route(
+    yield ApiRoute(
         EXPORTS,
         get=Endpoint(Operation(_READER), partial(_list, api)),
         post=api.once_per_key(Operation(Bearer(TokenKind.API, Ability.PREPARE_EXPORTS), PreparationForm()), prepare),
     )
     edit = api.changed(DECIDER, EditForm(), lambda export_id, edit, who: exports.edit(export_id, who, edit), _record)
     poller = PollingBearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_roles=True)
-    yield Route(_EXPORT, get=Endpoint(Operation(poller), _poll), patch=edit)
+    yield ApiRoute(_EXPORT, get=Endpoint(Operation(poller), _poll), patch=edit)
     show_attempt, show_event = shown_as(AttemptResponse), shown_as(TicketEventResponse)
     listed = api.listed(_READER, identifiers.ATTEMPT, of_account(attempts.list_page), show_attempt)
-    yield Route(f"{_EXPORT}/attempts", get=listed)
+    yield ApiRoute(f"{_EXPORT}/attempts", get=listed)
     listed = api.listed(_READER, identifiers.EVENT, of_account(events.list_page), show_event)
-    yield Route(f"{_EXPORT}/events", get=listed)
-    yield Route(f"{_EXPORT}/receipt", get=read(_READER, exports.receipt))
+    yield ApiRoute(f"{_EXPORT}/events", get=listed)
+    yield ApiRoute(f"{_EXPORT}/receipt", get=read(_READER, exports.receipt))
     yield from _decision_routes(api)
 
 
@@ -97,7 +97,7 @@ def _poll(req: falcon.Request, resp: falcon.Response, **_ids: str) -> None:
     resp.data = record_json(export, attempt, now_ms)
 
 
-def _decision_routes(api: ApiContext) -> Iterator[Route]:
+def _decision_routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of decisions; all but an approval accept an empty body."""
     exports = api.operations.exports
 
@@ -118,16 +118,16 @@ def _decision_routes(api: ApiContext) -> Iterator[Route]:
 
         return api.once_per_key(Operation(DECIDER, form, Body.OPTIONAL), work)
 
-    yield Route(f"{_EXPORT}/approve", post=Endpoint(Operation(DECIDER, ApprovalForm()), _Approvals(api).respond))
+    yield ApiRoute(f"{_EXPORT}/approve", post=Endpoint(Operation(DECIDER, ApprovalForm()), _Approvals(api).respond))
     checks = Operation(DECIDER, RetryForm(), Body.OPTIONAL)
-    yield Route(f"{_EXPORT}/retry", post=api.once_per_key(checks, retry, check, makes_due=True))
+    yield ApiRoute(f"{_EXPORT}/retry", post=api.once_per_key(checks, retry, check, makes_due=True))
     for verb, endpoint in {
         "dismiss": decision(DismissalForm(), lambda id_, who, body: exports.dismiss(id_, who, body.reason, body.note)),
         "restore": api.acted(DECIDER, exports.restore, _record),
         "snooze": decision(SnoozeForm(), lambda id_, who, body: exports.snooze(id_, who, body.until)),
         "split": api.once_per_key(Operation(DECIDER, NoMembers(), Body.OPTIONAL), split),
     }.items():
-        yield Route(f"{_EXPORT}/{verb}", post=endpoint)
+        yield ApiRoute(f"{_EXPORT}/{verb}", post=endpoint)
 
 
 class _Approvals:

@@ -12,7 +12,7 @@ from schemas.api.response_fields import dump
 from schemas.base.principal import Ability, TokenKind, TokenPrincipal
 from schemas.triage.export_filter import ListPosition
 from schemas.triage.finding_filter import FINDING_FILTERS, finding_query_from
-from service.api.routes import ApiContext, Endpoint, Route, read, shown_as
+from service.api.routes import ApiContext, ApiRoute, Endpoint, read, shown_as
 from service.http.auth import Bearer
 from service.http.filtered_paging import read_filtered_page, send_filtered_page
 from service.http.request_pipeline import Operation
@@ -22,7 +22,7 @@ from storage.intake import finding_history, finding_list
 MAX_RUNS: Final = 200
 
 
-def routes(api: ApiContext) -> Iterator[Route]:
+def routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of findings."""
     reader = Bearer(TokenKind.API, Ability.READ_FINDINGS, allows_project_roles=True)
 
@@ -34,8 +34,8 @@ def routes(api: ApiContext) -> Iterator[Route]:
         last = ListPosition(shown[-1].id) if len(found) > page.limit else None
         send_filtered_page(resp, api.url(req), page, [dump(FindingResponse, each) for each in shown], last)
 
-    yield Route("/api/findings", get=Endpoint(Operation(reader), list_page))
-    yield Route("/api/findings/{finding_id}", get=read(reader, _with_history, shown_as(FindingHistoryResponse)))
+    yield ApiRoute("/api/findings", get=Endpoint(Operation(reader), list_page))
+    yield ApiRoute("/api/findings/{finding_id}", get=read(reader, _with_history, shown_as(FindingHistoryResponse)))
 
 
 def _with_history(finding_id: str, caller: TokenPrincipal) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from schemas.intake.evidence import CaptureForm
 from schemas.intake.scanner import PostbackForm
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api.routes import ApiContext, Endpoint, Route
+from service.api.routes import ApiContext, ApiRoute, Endpoint
 from service.http import conditional_requests
 from service.http.auth import Bearer, Principal, SharedSecret, StorefrontSignature
 from service.http.idempotency import ApiResponse, run_and_roll_back
@@ -54,9 +54,9 @@ class InboundRoute(NamedTuple):
     source: InboundSource
     family: RouteFamily = RouteFamily.HANDOFFS
 
-    def serve(self, post: Endpoint) -> Route:
+    def serve(self, post: Endpoint) -> ApiRoute:
         """Return the route with its only method."""
-        return Route(self.path, post=post, family=self.family, source=self.source)
+        return ApiRoute(self.path, post=post, family=self.family, source=self.source)
 
 
 SCANNER: Final = InboundRoute("/api/scanner/results", InboundSource.SCANNER, RouteFamily.SCANNER)
@@ -67,7 +67,7 @@ STOREFRONT_DIAGNOSTICS: Final = InboundRoute("/api/storefront-app/diagnostics", 
 COMPLIANCE: Final = InboundRoute("/api/storefront-app/webhooks/compliance", InboundSource.COMPLIANCE)
 
 
-def scanner_and_email_routes(api: ApiContext, secrets: SharedSecrets, settings: Settings) -> Iterator[Route]:
+def scanner_and_email_routes(api: ApiContext, secrets: SharedSecrets, settings: Settings) -> Iterator[ApiRoute]:
     """Yield the routes on which a scanner posts one page of a scan run, and the email provider an inbound email."""
     intake = api.operations.intake
 
@@ -90,7 +90,7 @@ def scanner_and_email_routes(api: ApiContext, secrets: SharedSecrets, settings: 
     yield EMAIL.serve(api.once_per_key(accepting, accept_email))
 
 
-def upload_routes(api: ApiContext) -> Iterator[Route]:
+def upload_routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of uploads and of their handoffs."""
     yield CAPTURES.serve(_uploading(api, Ability.UPLOAD_EVIDENCE, CaptureForm(), CaptureUploadResponse))
     cms = _uploading(api, Ability.UPLOAD_CMS_DIAGNOSTICS, CmsDiagnosticsForm(), CmsUploadResponse)
@@ -100,7 +100,7 @@ def upload_routes(api: ApiContext) -> Iterator[Route]:
     yield STOREFRONT_DIAGNOSTICS.serve(storefront)
     # The required ability depends on the handoff, so `get_handoff` checks it.
     polling = Endpoint(Operation(Bearer(TokenKind.PLATFORM)), _poll_handoff)
-    yield Route("/api/handoffs/{handoff_id}", get=polling, family=RouteFamily.HANDOFFS)
+    yield ApiRoute("/api/handoffs/{handoff_id}", get=polling, family=RouteFamily.HANDOFFS)
 
 
 def _uploading(api: ApiContext, ability: Ability, form: Form, response: type[ResponseSchema]) -> Endpoint:
@@ -129,7 +129,7 @@ def _poll_handoff(req: falcon.Request, resp: falcon.Response, handoff_id: str) -
     conditional_requests.send_tagged(req, resp, current, falcon.MEDIA_JSON)
 
 
-def compliance_route(api: ApiContext, secrets: SharedSecrets) -> Route:
+def compliance_route(api: ApiContext, secrets: SharedSecrets) -> ApiRoute:
     """Return the route on which the storefront platform requests a person's data, or its erasure."""
     verify = StorefrontSignature(secrets)
 

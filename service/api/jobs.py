@@ -18,7 +18,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.exports.recoveries import RecoveryForm
 from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest, results_record
 from service.api.exports import DECIDER, EXPORTS
-from service.api.routes import ApiContext, Route, of_account, read, shown_as
+from service.api.routes import ApiContext, ApiRoute, of_account, read, shown_as
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
@@ -33,7 +33,7 @@ RECOVERIES: Final = "/api/ticket-export-recoveries"
 _DECIDER_ON_ALL: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS)
 
 
-def bulk_routes(api: ApiContext) -> Iterator[Route]:
+def bulk_routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of decisions on many exports, and of bulk jobs."""
     bulk, show = api.operations.bulk, shown_as(BulkJobResponse)
     reader = Bearer(TokenKind.API, Ability.READ_EXPORTS)
@@ -49,13 +49,13 @@ def bulk_routes(api: ApiContext) -> Iterator[Route]:
         job = bulk.begin_job(decision, requested.query, requested.expected_count, principal)
         return ApiResponse(202, show(job), {"Location": f"{api.public_base_url}{BULK_JOBS}/{job.id}"}, log_fields)
 
-    yield Route(f"{EXPORTS}/bulk", post=api.once_per_key(Operation(DECIDER, BulkDecisionForm()), decide, makes_due=True))
-    yield Route(BULK_JOBS, get=api.listed(reader, identifiers.BULK_JOB, of_account(bulk_jobs.list_page), show))
-    yield Route(f"{BULK_JOBS}/{{job_id}}", get=read(reader, bulk.job, show))
-    yield Route(f"{BULK_JOBS}/{{job_id}}/cancel", post=api.acted(_DECIDER_ON_ALL, bulk.cancel, show))
+    yield ApiRoute(f"{EXPORTS}/bulk", post=api.once_per_key(Operation(DECIDER, BulkDecisionForm()), decide, makes_due=True))
+    yield ApiRoute(BULK_JOBS, get=api.listed(reader, identifiers.BULK_JOB, of_account(bulk_jobs.list_page), show))
+    yield ApiRoute(f"{BULK_JOBS}/{{job_id}}", get=read(reader, bulk.job, show))
+    yield ApiRoute(f"{BULK_JOBS}/{{job_id}}/cancel", post=api.acted(_DECIDER_ON_ALL, bulk.cancel, show))
 
 
-def recovery_routes(api: ApiContext) -> Iterator[Route]:
+def recovery_routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of recoveries."""
     deliverer = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, requires_webhooks=True)
     show = shown_as(RecoveryResponse)
@@ -68,10 +68,10 @@ def recovery_routes(api: ApiContext) -> Iterator[Route]:
             raise ValidationFailed(problem("/target_id", "unknown_target")) from None
         return api.created_response(req, show(recovery), 202, target_id=recovery.target_id)
 
-    yield Route(
+    yield ApiRoute(
         RECOVERIES,
         get=api.listed(_DECIDER_ON_ALL, identifiers.RECOVERY, of_account(recoveries.list_account_page), show),
         post=api.once_per_key(Operation(deliverer, RecoveryForm()), begin, makes_due=True),
     )
-    yield Route(f"{RECOVERIES}/{{recovery_id}}", get=read(_DECIDER_ON_ALL, of_account(recoveries.get), show))
-    yield Route(f"{RECOVERIES}/{{recovery_id}}/cancel", post=api.acted(deliverer, operations.cancel, show))
+    yield ApiRoute(f"{RECOVERIES}/{{recovery_id}}", get=read(_DECIDER_ON_ALL, of_account(recoveries.get), show))
+    yield ApiRoute(f"{RECOVERIES}/{{recovery_id}}/cancel", post=api.acted(deliverer, operations.cancel, show))

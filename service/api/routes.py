@@ -35,7 +35,7 @@ class Endpoint(NamedTuple):
     respond: Callable[..., None]
 
 
-class Route:
+class ApiRoute:
     """A path with its methods; a route with GET also supports HEAD. `source` is the inbound source that uses the route."""
 
     def __init__(

@@ -19,7 +19,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.targets.forms import TargetEditForm, TargetForm
 from schemas.targets.providers import PROVIDERS
 from schemas.targets.target import Target, TargetStatus
-from service.api.routes import ApiContext, Endpoint, Route, read, removed
+from service.api.routes import ApiContext, ApiRoute, Endpoint, read, removed
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, request_digest
 from service.http.paging import read_page, send_page
@@ -34,7 +34,7 @@ _WEBHOOK_MANAGER: Final = Bearer(TokenKind.API, Ability.MANAGE_TARGETS, requires
 _STATUSES: Final = tuple(status.value for status in TargetStatus)
 
 
-def routes(api: ApiContext) -> Iterator[Route]:
+def routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of targets and providers."""
     targets = api.operations.targets
 
@@ -57,7 +57,7 @@ def routes(api: ApiContext) -> Iterator[Route]:
         targets.edit(target_id, req.context.payload, req.context.principal)
         return shown(req, target_id)
 
-    yield Route(
+    yield ApiRoute(
         TARGETS,
         get=Endpoint(Operation(_MANAGER), list_page),
         post=api.once_per_key(
@@ -66,7 +66,7 @@ def routes(api: ApiContext) -> Iterator[Route]:
             lambda req: targets.require_safe(req.context.payload, req.context.principal.account_id),
         ),
     )
-    yield Route(
+    yield ApiRoute(
         TARGET,
         get=read(_MANAGER, targets.get, _record),
         patch=api.once_per_key(
@@ -78,18 +78,18 @@ def routes(api: ApiContext) -> Iterator[Route]:
         delete=removed(_MANAGER, targets.remove),
     )
     providers = {"items": [dump(ProviderResponse, each) for each in PROVIDERS.values()]}
-    yield Route("/api/providers", get=read(_MANAGER, lambda _: providers))
+    yield ApiRoute("/api/providers", get=read(_MANAGER, lambda _: providers))
 
     def action(
         verb: str,
         work: Callable[..., ApiResponse],
         before: Callable[..., object] | None = None,
         bearer: Bearer = _WEBHOOK_MANAGER,
-    ) -> Route:
+    ) -> ApiRoute:
         checks = Operation(bearer, NoMembers(), Body.OPTIONAL)
-        return Route(f"{TARGET}/{verb}", post=api.once_per_key(checks, work, before, makes_due=verb == "resume"))
+        return ApiRoute(f"{TARGET}/{verb}", post=api.once_per_key(checks, work, before, makes_due=verb == "resume"))
 
-    def switch(verb: str) -> Route:
+    def switch(verb: str) -> ApiRoute:
         def change(req: falcon.Request, target_id: str) -> ApiResponse:
             targets.change_status(target_id, verb, req.context.principal)
             return shown(req, target_id)

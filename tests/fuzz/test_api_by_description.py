@@ -44,6 +44,7 @@ NOT_IN_SCHEMA: Final = frozenset(
         "no_project",
         "unknown_account",
         "unknown_user",
+        "unknown_report",
         "project_or_report",
         "invalid_email",
         "invalid_shop_domain",

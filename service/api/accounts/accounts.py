@@ -11,7 +11,7 @@ from schemas.api.administration import AccountResponse
 from schemas.api.response_fields import dump
 from schemas.base.principal import Ability, Manager
 from service.api.accounts.authority import AccountBearer
-from service.api.routes import ApiContext, Endpoint, Route, read
+from service.api.routes import ApiContext, ApiRoute, Endpoint, read
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_numbered_page, send_page, send_record
 from service.http.request_pipeline import Operation
@@ -22,7 +22,7 @@ from storage.accounts.account_limits import STORED
 from storage.accounts.accounts import Account
 
 
-def routes(api: ApiContext) -> Iterator[Route]:
+def routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of accounts; a record also says how much the account uses of each limit."""
     manager, administrator = AccountBearer(api.operator_account), AccountBearer(api.operator_account, Ability.ADMIN)
 
@@ -54,17 +54,17 @@ def routes(api: ApiContext) -> Iterator[Route]:
         before = None if page.before is None else int(page.before)
         send_page(resp, api.url(req), page, shown(accounts.list_page(page.fetch_limit, before)))
 
-    yield Route(
+    yield ApiRoute(
         "/api/account",
         get=Endpoint(Operation(manager), read_own),
         patch=api.once_per_key(Operation(manager, AccountNameForm()), rename_own),
     )
-    yield Route(
+    yield ApiRoute(
         "/api/accounts",
         get=Endpoint(Operation(administrator), list_page),
         post=api.created(administrator, AccountForm(), _create, show),
     )
-    yield Route(
+    yield ApiRoute(
         "/api/accounts/{account_id}",
         get=read(administrator, _find, show),
         patch=api.changed(administrator, AccountChangeForm(), _change, show),

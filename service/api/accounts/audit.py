@@ -12,7 +12,7 @@ from schemas.base.principal import Ability, Manager
 from schemas.base.timestamps import parse_rfc3339, to_ms
 from schemas.compliance.requests import ComplianceRequest
 from service.api.accounts.authority import AccountBearer, numbered
-from service.api.routes import ApiContext, Route, read, shown_as
+from service.api.routes import ApiContext, ApiRoute, read, shown_as
 from service.http.paging import Matching
 from service.operations.accounts import audit
 from storage.accounts.audit_log_sql import AuditFilter
@@ -26,10 +26,10 @@ _FILTERS: Final[Mapping[str, Container[str]]] = {
 }
 
 
-def routes(api: ApiContext) -> Iterator[Route]:
+def routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of the audit log and of compliance requests."""
     manager, administrator = AccountBearer(api.operator_account), AccountBearer(api.operator_account, Ability.ADMIN)
-    yield Route("/api/audit", get=numbered(api, manager, _list_entries, shown_as(AuditEntryResponse), _FILTERS))
+    yield ApiRoute("/api/audit", get=numbered(api, manager, _list_entries, shown_as(AuditEntryResponse), _FILTERS))
 
     def show(request: ComplianceRequest) -> dict[str, Any]:
         return dump_compliance_request(request, utc_now())
@@ -37,9 +37,9 @@ def routes(api: ApiContext) -> Iterator[Route]:
     def list_requests(_: Manager, limit: int, before: str | None) -> list[ComplianceRequest]:
         return requests.list_page(limit, before, None, None)
 
-    yield Route(REQUESTS, get=api.listed(administrator, identifiers.COMPLIANCE, list_requests, show))
+    yield ApiRoute(REQUESTS, get=api.listed(administrator, identifiers.COMPLIANCE, list_requests, show))
     one = read(administrator, lambda compliance_id, _: requests.get(compliance_id), show)
-    yield Route(f"{REQUESTS}/{{compliance_id}}", get=one)
+    yield ApiRoute(f"{REQUESTS}/{{compliance_id}}", get=one)
 
 
 def _list_entries(

@@ -12,7 +12,7 @@ from schemas.base.fields import MAX_ID, problem
 from schemas.base.principal import Manager
 from schemas.intake.grouping import TicketGrouping
 from service.api.accounts.authority import AccountBearer, named_account, numbered
-from service.api.routes import ApiContext, Endpoint, Route, read, shown_as
+from service.api.routes import ApiContext, ApiRoute, Endpoint, read, shown_as
 from service.http.paging import NUMBERS, read_numbered_page, send_page
 from service.http.request_pipeline import Operation
 from service.operations.accounts import projects as operations
@@ -21,7 +21,7 @@ from storage.accounts import projects
 from storage.accounts.projects import Project, ScanRun
 
 
-def routes(api: ApiContext) -> Iterator[Route]:
+def routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of projects; any API token may read the projects of its account."""
     reader, manager = AccountBearer(api.operator_account, None), AccountBearer(api.operator_account)
     show = shown_as(ProjectResponse)
@@ -38,12 +38,12 @@ def routes(api: ApiContext) -> Iterator[Route]:
         found = projects.list_page(caller.account_id, page.fetch_limit, before, tuple(caller.projects))
         send_page(resp, api.url(req), page, [show(each) for each in found])
 
-    yield Route(
+    yield ApiRoute(
         "/api/projects",
         get=Endpoint(Operation(reader), list_page),
         post=api.created(manager, NewProjectForm(), _create, show),
     )
-    yield Route(
+    yield ApiRoute(
         "/api/projects/{project_id}",
         get=read(reader, operations.get, show),
         patch=api.changed(manager, ProjectChangeForm(), _change, show),
@@ -64,7 +64,7 @@ def _change(project_id: str, changes: Mapping[str, Any], actor: Manager) -> Proj
     return operations.change(project.id, changes.get("name"), shop_domain, grouping, actor)
 
 
-def scan_run_routes(api: ApiContext) -> Iterator[Route]:
+def scan_run_routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of scan runs."""
     manager, show = AccountBearer(api.operator_account), shown_as(ScanRunResponse)
 
@@ -82,9 +82,11 @@ def scan_run_routes(api: ApiContext) -> Iterator[Route]:
         except NotFound:
             raise ValidationFailed(problem("/project_id", "unknown_project")) from None
 
-    yield Route(
+    yield ApiRoute(
         "/api/scan-runs",
         get=numbered(api, manager, projects.list_scan_runs, show, {"project_id": NUMBERS}),
         post=api.created(manager, ScanRunForm(), create, show),
     )
-    yield Route("/api/scan-runs/{scan_run_id}", get=read(manager, finder("scan run", projects.find_scan_run, MAX_ID), show))
+    yield ApiRoute(
+        "/api/scan-runs/{scan_run_id}", get=read(manager, finder("scan run", projects.find_scan_run, MAX_ID), show)
+    )

@@ -20,7 +20,7 @@ from schemas.base.fields import problem
 from schemas.base.principal import Ability, Manager, Role, TokenKind
 from schemas.settings.definitions import RouteFamily
 from service.api.accounts.authority import AccountBearer, named_account, numbered
-from service.api.routes import ApiContext, Route, read, removed, shown_as
+from service.api.routes import ApiContext, ApiRoute, read, removed, shown_as
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import NUMBERS, Matching
@@ -37,28 +37,28 @@ from storage.db import identifiers
 _SESSIONS: Final = "/api/console-sessions"
 
 
-def routes(api: ApiContext) -> Iterator[Route]:
+def routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of users and grants."""
     manager = AccountBearer(api.operator_account)
     show, show_grant = shown_as(UserResponse), shown_as(GrantResponse)
-    yield Route(
+    yield ApiRoute(
         "/api/users",
         get=numbered(api, manager, accounts.list_users, show, {"email": Matching(is_email_address, "invalid_email")}),
         post=api.created(manager, UserForm(), _create_user, show),
     )
-    yield Route(
+    yield ApiRoute(
         "/api/users/{user_id}",
         get=read(manager, _find_user, show),
         patch=api.changed(manager, UserChangeForm(), _change_user, show),
         delete=removed(manager, _remove_user),
     )
     find_grant = finder("grant", grants.find)
-    yield Route(
+    yield ApiRoute(
         "/api/grants",
         get=numbered(api, manager, grants.list_page, show_grant, {"user_id": NUMBERS, "project_id": NUMBERS}),
         post=api.created(manager, GrantForm(), _create_grant, show_grant),
     )
-    yield Route(
+    yield ApiRoute(
         "/api/grants/{grant_id}",
         get=read(manager, find_grant, show_grant),
         delete=removed(manager, lambda grant_id, actor: operations.remove_grant(find_grant(grant_id, actor).id, actor)),
@@ -100,7 +100,7 @@ def _create_grant(req: falcon.Request) -> Grant:
     return operations.add_grant(user.email, body["project_id"], body["report_id"], _role(body["role"]), actor)
 
 
-def token_routes(api: ApiContext) -> Iterator[Route]:
+def token_routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of tokens."""
     manager, show = AccountBearer(api.operator_account), shown_as(TokenResponse)
     find = finder("token", tokens.find)
@@ -115,25 +115,25 @@ def token_routes(api: ApiContext) -> Iterator[Route]:
         token, text = token_operations.create(user, body["kind"], body["abilities"], body["name"], expires, actor, now)
         return replace(api.created_response(req, {**show(token), "token": None}), secrets={"token": text})
 
-    yield Route(
+    yield ApiRoute(
         "/api/tokens",
         get=numbered(api, manager, tokens.list_page, show, {"user_id": NUMBERS}),
         post=api.once_per_key(Operation(manager, TokenForm()), create),
     )
-    yield Route(
+    yield ApiRoute(
         "/api/tokens/{token_id}",
         get=read(manager, find, show),
         delete=removed(manager, lambda token_id, actor: token_operations.revoke(find(token_id, actor).id, actor)),
     )
 
 
-def session_routes(api: ApiContext) -> Iterator[Route]:
+def session_routes(api: ApiContext) -> Iterator[ApiRoute]:
     """Yield the routes of console sessions."""
     user, show = Bearer(TokenKind.API, Ability.CONSOLE, allows_project_roles=True), shown_as(ConsoleSessionResponse)
     listed = api.listed(user, identifiers.SESSION, sessions.list_page, show)
-    yield Route(_SESSIONS, get=listed, family=RouteFamily.CONSOLE)
+    yield ApiRoute(_SESSIONS, get=listed, family=RouteFamily.CONSOLE)
     revoked = api.acted(user, sessions.revoke, show)
-    yield Route(f"{_SESSIONS}/{{session_id}}/revoke", post=revoked, family=RouteFamily.CONSOLE)
+    yield ApiRoute(f"{_SESSIONS}/{{session_id}}/revoke", post=revoked, family=RouteFamily.CONSOLE)
 
 
 def _named_user(user_id: int, actor: Manager) -> User:

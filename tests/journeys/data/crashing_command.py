@@ -76,7 +76,7 @@ POINTS: Final[dict[str, Callable[[], None]]] = {
     "sqlite: within the last copy": _in_the_copy(3),
     "postgresql: saved": _before(postgres_dumps, "put_in_place"),
     "postgresql: before the commit": _before(
-        postgres_dumps, "_feed", when=lambda _psql, chunks: isinstance(chunks, list) and b"COMMIT" in chunks[-1]
+        postgres_dumps, "_require_success", when=lambda process, _stderr: "--file=-" in process.args
     ),
     "postgresql: committed": _before(schema_version, "migrate"),
     "postgresql: half prepared": _before(erasure_replay, "_bring_up_to_date"),

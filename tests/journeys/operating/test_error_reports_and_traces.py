@@ -194,7 +194,7 @@ def test_an_error_in_a_request_is_reported_with_type_and_stack_only(
     assert (error["type"], error["module"]) == ("OverflowError", "builtins")
     frames = error["stacktrace"]["frames"]
     assert {name for frame in frames for name in frame} == FRAME
-    assert ("service/api/exports.py", "on_get", True) in {
+    assert ("service/api/exports.py", "_poll", True) in {
         (each["filename"], each["function"], each["in_app"]) for each in frames
     }
     assert_tells_nothing_else(sentry, customer)

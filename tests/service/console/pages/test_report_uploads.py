@@ -78,7 +78,7 @@ def test_a_report_is_uploaded_imported_and_its_result_is_shown(person: ConsoleBr
         (b'{"some": "value"}', "The file is not a report of a supported scanner. Supported: ZAP, Lighthouse"),
         (b"<xml></xml>", "The report is HTML or XML; configure the scanner to write JSON."),
         (b'{"site": [', "The report is truncated at line 1"),
-        (b"\x1f\x8b\x08", "The report is compressed"),
+        (b"\x1f\x8b\x08", "The report is not valid utf-8 at byte 2"),
         (b"x" * (MAX_FILE_BYTES - 5), "The report is not JSON at line 1, column 1"),
     ],
 )
