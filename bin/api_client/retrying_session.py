@@ -75,13 +75,13 @@ class RetryingSession:
         with self._session.request(
             method, url, timeout=TIMEOUTS_S, allow_redirects=False, stream=True, **options
         ) as response:
-            received = b""
+            received = bytearray()
             for piece in response.iter_content(_PIECE_BYTES):
                 received += piece
                 if len(received) > MAX_RESPONSE_BYTES:
                     raise Refused(f"{self.host} sent more than {MAX_RESPONSE_BYTES // 1024**2} MiB; check the URL.")
         # Where requests stores a body that it has read itself.
-        response._content = received
+        response._content = bytes(received)
         return response
 
     def _attempt(self, request: partial[requests.Response]) -> requests.Response:

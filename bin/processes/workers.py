@@ -10,7 +10,8 @@ from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings.definitions import load_settings
 from worker.startup import import_worker
 
-#: How much earlier workers are killed than this supervisor, if another one supervises it: nobody else would kill them.
+#: In seconds. Workers that do not stop are killed this much earlier than `run` would kill this supervisor. Otherwise, nobody
+#: would kill them.
 _HEAD_START_S = 2
 
 

@@ -70,15 +70,18 @@ def assignees_field(description: str, max_length: int = 100) -> Array:
     return Array(Text(min_length=1, max_length=max_length), at_most=MAX_ASSIGNEES, **described(description))
 
 
-#: The tracker's name of a priority for each severity that has one.
-PriorityBySeverityForm: Final[type[Form]] = type(
-    "PriorityBySeverityForm",
-    (Form,),
-    {
-        each: name_field(f"The name of the priority of tickets with the severity `{each}`.")
-        for each in ("critical", "high", "medium", "low", "info")
-    },
-)
+def _priority(severity: str) -> Text:
+    return name_field(f"The name of the priority of tickets with the severity `{severity}`.")
+
+
+class PriorityBySeverityForm(Form):
+    """The tracker's name of a priority for each severity that has one."""
+
+    critical = _priority("critical")
+    high = _priority("high")
+    medium = _priority("medium")
+    low = _priority("low")
+    info = _priority("info")
 
 
 def key_field(description: str) -> Text:

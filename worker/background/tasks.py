@@ -69,11 +69,11 @@ class BackgroundTask:
             self._outage.record_success()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until what this task has started beside its thread has ended: nothing."""
+        """Wait at most `timeout_s` seconds for jobs on other threads; a plain task has none."""
 
 
 class TaskThread:
-    """One thread that runs tasks by turns."""
+    """One thread that runs several tasks in turn."""
 
     def __init__(self, *tasks: BackgroundTask) -> None:
         self._tasks = tasks
@@ -89,7 +89,7 @@ class TaskThread:
         self._thread.start()
 
     def wake(self) -> None:
-        """Run now the tasks that take wake-ups."""
+        """Run the tasks that take wake-ups now."""
         for task in self._tasks:
             task.wake()
 
@@ -107,7 +107,7 @@ class TaskThread:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            # Before the tasks are looked at: a request after this wakes the thread again.
+            # Before the check of the tasks: a wake-up after this wakes the thread again.
             self._woken.clear()
             due = [task for task in self._tasks if task.due_in_s() == 0]
             for task in due:
